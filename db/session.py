@@ -1,0 +1,67 @@
+"""Connections to the two stores. Every process makes its own, once, and passes them on."""
+
+import redis
+import redis.asyncio
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from db.settings import Settings
+
+CONNECT_SECONDS = 5
+STATEMENT_SECONDS = 30  # longer than any statement of ours; keeps a stuck one from holding its locks for ever
+
+# libpq: a peer that vanished is noticed in 5 + 3 * 2 seconds instead of two hours.
+POSTGRES_OPTIONS = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # milliseconds
+    "options": f"-c statement_timeout={STATEMENT_SECONDS}s -c timezone=UTC",
+    "application_name": "headrace",
+}
+
+
+def make_engine(settings: Settings, *, pool_size: int = 5) -> Engine:
+    """A synchronous engine on psycopg 3: workers, the sweep and the command line."""
+    return create_engine(
+        settings.resolved_database_url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_pre_ping=True,
+        pool_timeout=CONNECT_SECONDS,
+        connect_args=POSTGRES_OPTIONS,
+    )
+
+
+def make_async_engine(settings: Settings, *, pool_size: int = 10) -> AsyncEngine:
+    """An asynchronous engine on psycopg 3: the API."""
+    return create_async_engine(
+        settings.resolved_database_url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_pre_ping=True,
+        pool_timeout=CONNECT_SECONDS,
+        connect_args=POSTGRES_OPTIONS,
+    )
+
+
+def make_redis(settings: Settings) -> redis.Redis:
+    """A synchronous client that answers bytes. A call that finds the server away raises within seconds."""
+    return redis.Redis.from_url(
+        settings.resolved_redis_url,
+        socket_timeout=CONNECT_SECONDS,
+        socket_connect_timeout=CONNECT_SECONDS,
+        health_check_interval=CONNECT_SECONDS,
+    )
+
+
+def make_async_redis(settings: Settings) -> redis.asyncio.Redis:
+    """The same for the API's event loop."""
+    return redis.asyncio.Redis.from_url(
+        settings.resolved_redis_url,
+        socket_timeout=CONNECT_SECONDS,
+        socket_connect_timeout=CONNECT_SECONDS,
+        health_check_interval=CONNECT_SECONDS,
+    )
