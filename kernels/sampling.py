@@ -1,0 +1,90 @@
+"""Choosing tokens from logits, one row at a time.
+
+A row's result therefore cannot depend on its neighbours in the batch, and a row's temporaries stay in the CPU's cache
+(a batched float64 running sum over 262,144 tokens took five times as long per row). A row is float32 [vocab_size];
+random numbers come from outside (`kernels.philox`).
+"""
+
+import math
+
+import torch
+
+
+def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of logits [num_rows, vocab_size]: the largest [num_rows] and its token id int64 [num_rows].
+
+    The lowest id wins a tie, and a row with a NaN has NaN as its largest.
+    """
+    best = logits.max(dim=-1)
+    return best.values, best.indices
+
+
+def draw(
+    logits: torch.Tensor, *, temperature: float, top_k: int, top_p: float, min_p: float, uniform: float
+) -> torch.Tensor:
+    """A token id int64 [1] of one row, by inverting its distribution at `uniform`, a multiple of 2**-52 in [0, 1).
+
+    `temperature` is positive; top_k 0, top_p 1 and min_p 0 exclude nothing. Leaves `logits` as it is.
+    """
+    scaled = (logits - logits.max()) / temperature
+    restrict(scaled, top_k=top_k, top_p=top_p, min_p=min_p)
+    mass = scaled.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)  # [vocab_size]
+    # At most (1 - 2**-52) of the total, so below it also when rounded: the token found is one that has a mass.
+    return torch.searchsorted(mass, uniform * mass[-1:], right=True)
+
+
+def restrict(logits: torch.Tensor, *, top_k: int, top_p: float, min_p: float) -> None:
+    """Set to -inf, in one row in place, what top-k, then top-p of the rest, then min-p exclude.
+
+    All three keep the tokens from some value upwards, so ties at the edge all stay.
+    """
+    if 0 < top_k < len(logits):
+        edge = logits.topk(top_k).values[-1]
+        logits.masked_fill_(logits < edge, -torch.inf)
+    if top_p < 1.0:
+        probabilities = logits.softmax(dim=-1)
+        logits.masked_fill_(probabilities < _nucleus_edge(probabilities, top_p), -torch.inf)
+    if min_p > 0.0:
+        logits.masked_fill_(logits < logits.max() + math.log(min_p), -torch.inf)
+
+
+def penalize(
+    logits: torch.Tensor,
+    prompt_ids: torch.Tensor,
+    output_ids: torch.Tensor,
+    *,
+    repetition: float,
+    frequency: float,
+    presence: float,
+) -> None:
+    """Make tokens that occurred less likely, in one row in place; the ids are int64 [num_tokens].
+
+    `repetition` divides a positive logit and multiplies a negative one, once per token of prompt and output;
+    `frequency` is subtracted per occurrence in the output, `presence` once for any.
+    """
+    if repetition != 1.0:
+        seen_ids = torch.cat((prompt_ids, output_ids))
+        seen = logits[seen_ids]
+        logits[seen_ids] = torch.where(seen > 0, seen / repetition, seen * repetition)  # Repeats write the same value.
+    if frequency != 0.0 or presence != 0.0:
+        counts = output_ids.bincount()
+        token_ids = counts.nonzero().squeeze(-1)
+        logits[token_ids] -= frequency * counts[token_ids] + presence
+
+
+def logprobs(logits: torch.Tensor, token_id: int, num_top: int) -> tuple[float, list[tuple[int, float]]]:
+    """Log-probability of `token_id` in one row, and (token id, log-probability) of the `num_top` likeliest."""
+    values = logits.log_softmax(dim=-1)
+    top = values.topk(min(num_top, len(values)))
+    return float(values[token_id]), list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+
+def _nucleus_edge(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The smallest probability among the fewest tokens of one row that together have at least `top_p`."""
+    # Tokens below (1 - top_p) / vocab_size have less than 1 - top_p together, so the others suffice, and sort fast.
+    # Half of that bound, for rounding: no distribution has its likeliest token below it.
+    candidates = probabilities[probabilities >= 0.5 * (1.0 - top_p) / len(probabilities)]
+    ordered = candidates.sort(descending=True).values
+    mass = ordered.cumsum(dim=-1, dtype=torch.float64)
+    last = (mass < top_p).sum().clamp_max(len(ordered) - 1)
+    return ordered[last]
