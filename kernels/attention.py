@@ -1,0 +1,47 @@
+"""What every attention backend agrees on: the KV cache's layout and the batch a step attends with."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+CPU_BLOCK_SIZE = 16
+CUDA_BLOCK_SIZE = 32
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """Where the tokens of one step live in the KV cache. Made anew for each step; its tensors do not change.
+
+    The tokens of sequence i are rows `cu_seqlens_q[i]:cu_seqlens_q[i + 1]`, the last ones of its context, in order:
+    with `context_lens[i]` = 10 and three rows, they stand at positions 7, 8 and 9.
+    """
+
+    slot_mapping: torch.Tensor  # int64 [num_tokens]: block_id * block_size + offset, where this step's K and V go
+    block_tables: torch.Tensor  # int32 [num_seqs, max_blocks]: past a sequence's own blocks, any block id
+    cu_seqlens_q: torch.Tensor  # int32 [num_seqs + 1]: running sum of the tokens each sequence computes
+    context_lens: torch.Tensor  # int32 [num_seqs]: tokens in the cache once this step's are stored
+    # Written by the attention backend alone: what it derives from the batch once, then uses in every layer.
+    plans: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+def attention_block_size(device: torch.device | str) -> int:
+    """Slots in a KV block, which the attention backend of `device` names."""
+    return CPU_BLOCK_SIZE if torch.device(device).type == "cpu" else CUDA_BLOCK_SIZE
+
+
+def make_kv_cache(
+    *,
+    num_blocks: int,
+    num_layers: int,
+    block_size: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> torch.Tensor:
+    """Zeros [num_blocks, num_layers, 2 (K, V), block_size, num_kv_heads, head_dim]: a block moves in one copy.
+
+    A layer attends over the view `kv_cache[:, layer]`.
+    """
+    return torch.zeros((num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim), dtype=dtype, device=device)

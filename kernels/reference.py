@@ -1,0 +1,97 @@
+"""The operations in plain PyTorch: the truth that faster backends are held to, and what runs on a CPU.
+
+A row's result depends on that row alone, to the last bit: not on how many rows are computed with it, nor on where among
+them it stands. Element-wise operations and norms have this by nature, `linear` by the way it cuts its rows.
+"""
+
+import torch
+from torch.nn import functional
+
+# BLAS libraries choose their loops by the number of rows, and so the order in which they add. With the weight as the
+# left matrix and 2 to 48 columns the choice was the same in every shape, dtype and thread count measured. Tiles of 32
+# cost as much as one large product or less; from 8 rows on a product is as fast as with fewer.
+MIN_LINEAR_ROWS, MAX_LINEAR_ROWS = 8, 32
+
+
+def embedding(token_ids: torch.Tensor, weight: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+    """Rows of `weight` [vocab_size, hidden] at `token_ids` int64 [n], times `scale` rounded to the weight's dtype."""
+    rows = select_rows(weight, token_ids)
+    return rows if scale is None else rows * torch.tensor(scale, dtype=weight.dtype)
+
+
+def select_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of x [n, dim] at `rows` int64 [num_rows], copied."""
+    return x.index_select(0, rows)
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """`x @ weight.T + bias`, [n, out] in `out_dtype` or x's: x [n, in], weight [out, in], bias [out]."""
+    y = x.new_empty(x.shape[0], weight.shape[0], dtype=out_dtype)
+    for start in range(0, x.shape[0], MAX_LINEAR_ROWS):
+        rows = x[start : start + MAX_LINEAR_ROWS]
+        num_rows = rows.shape[0]
+        if num_rows < MIN_LINEAR_ROWS:
+            rows = functional.pad(rows, (0, 0, 0, MIN_LINEAR_ROWS - num_rows))
+        y[start : start + num_rows] = torch.mm(weight, rows.T).T[:num_rows]
+    return y if bias is None else y.add_(bias)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x [..., dim] over its root mean square along dim, times `weight` fp32 [dim]; in fp32, returned in x's dtype."""
+    wide = x.float()
+    inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
+    return (wide * inverse).mul_(weight).to(x.dtype)
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rms_norm(x + residual), x + residual); both inputs [n, dim] in one dtype, neither changed."""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def rotary_cos_sin(positions: torch.Tensor, inv_freq: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """fp32 [n, 2, head_dim / 2]: cosine and sine of positions int64 [n] times inv_freq fp32 [head_dim / 2], scaled."""
+    angles = positions.float()[:, None] * inv_freq
+    return torch.stack((angles.cos(), angles.sin()), dim=1) * scale
+
+
+def apply_rotary(q: torch.Tensor, k: torch.Tensor, cos_sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """q [n, num_heads, head_dim] and k [n, num_kv_heads, head_dim] rotated by `rotary_cos_sin` of their positions.
+
+    Element i of a head's first half turns with element i of its second half, as Hugging Face lays them out.
+    """
+    cos, sin = cos_sin[:, None, 0], cos_sin[:, None, 1]  # [n, 1, head_dim / 2]
+    return _rotate(q, cos, sin), _rotate(k, cos, sin)
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def store_kv(k: torch.Tensor, v: torch.Tensor, kv_layer: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    """Write k and v [n, num_kv_heads, head_dim] into `kv_layer` [num_blocks, 2, block_size, ...] at their slots."""
+    block_size = kv_layer.shape[2]
+    block_ids, offsets = slot_mapping // block_size, slot_mapping % block_size
+    kv_layer[block_ids, 0, offsets] = k
+    kv_layer[block_ids, 1, offsets] = v
+
+
+def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up for x [n, 2 * dim] = gate beside up; returns [n, dim]."""
+    gate, up = x.chunk(2, dim=-1)
+    return functional.silu(gate) * up
+
+
+def gelu_and_mul(x: torch.Tensor) -> torch.Tensor:
+    """gelu(gate) * up for x [n, 2 * dim] = gate beside up, GELU in its tanh form; returns [n, dim]."""
+    gate, up = x.chunk(2, dim=-1)
+    return functional.gelu(gate, approximate="tanh") * up

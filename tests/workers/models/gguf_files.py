@@ -1,0 +1,90 @@
+"""Writes a tiny checkpoint of tests/checkpoints.py as a GGUF file, as llama.cpp's converter would."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from safetensors.numpy import load_file
+
+from workers.models.gguf_tensors import GEMMA3_PER_LAYER, PER_LAYER, TOP
+
+FAMILIES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
+
+
+def write_gguf(
+    checkpoint: Path,
+    path: Path,
+    *,
+    quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    rope_factors: np.ndarray | None = None,
+) -> Path:
+    """Write `checkpoint` to `path` and return it; matrices in `quantization`, vectors in fp32."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    writer = gguf.GGUFWriter(path, FAMILIES[config["model_type"]])
+    add_shape(writer, config)
+    add_tokenizer(writer, json.loads((checkpoint / "tokenizer.json").read_text()), config)
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", rope_factors)
+    for name, weight in load_file(checkpoint / "model.safetensors").items():
+        weight = as_stored(name, weight, config)
+        if weight.ndim == 1:
+            writer.add_tensor(gguf_name(name, config["model_type"]), weight)
+        else:
+            data = gguf.quantize(weight, quantization)
+            writer.add_tensor(gguf_name(name, config["model_type"]), data, raw_dtype=quantization)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    if config["model_type"] == "gemma3_text":
+        writer.add_sliding_window(config["sliding_window"])
+
+
+def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
+    vocab = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(vocab)
+    writer.add_token_types([control if token_id in special else normal for token_id in range(len(vocab))])
+    writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
+
+
+def gguf_name(name: str, family: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    for ours, theirs in TOP.items():
+        if stem == theirs:
+            return f"{ours}.{kind}"
+    layer, _, part = stem.removeprefix("model.layers.").partition(".")
+    parts = {theirs: ours for ours, theirs in (GEMMA3_PER_LAYER if family == "gemma3_text" else PER_LAYER).items()}
+    return f"blk.{layer}.{parts[part]}.{kind}"
+
+
+def as_stored(name: str, weight: np.ndarray, config: dict[str, Any]) -> np.ndarray:
+    """The tensor as GGUF has it: Gemma's norms plus one, Llama's Q and K with the halves of a head interleaved."""
+    if config["model_type"] == "gemma3_text" and "norm" in name:
+        return weight + np.float32(1)
+    for projection, num_heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
+        if config["model_type"] == "llama" and projection in name:
+            halves = weight.reshape(config[num_heads], 2, -1, *weight.shape[1:])
+            return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))
+    return weight

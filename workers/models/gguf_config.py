@@ -1,0 +1,95 @@
+"""A GGUF file's metadata as the JSON files of a Hugging Face checkpoint."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gguf import ReaderTensor, dequantize
+
+from workers.models.errors import UnsupportedModel
+
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+}
+# Files of chat models may name only the end of the text; these end a turn wherever they are in the vocabulary.
+END_OF_TURN = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>")
+
+
+def make_config(kv: Mapping[str, Any], tensors: Mapping[str, ReaderTensor]) -> dict[str, Any]:
+    """config.json of the model that `kv` and the tensors' shapes describe."""
+    family = kv["general.architecture"]
+    if family not in ARCHITECTURES:
+        raise UnsupportedModel(f"GGUF architecture {family}; supported are {', '.join(ARCHITECTURES)}")
+    if kv.get("split.count", 1) > 1:
+        raise UnsupportedModel(
+            f"one of {kv['split.count']} parts of a GGUF file; join them with llama-gguf-split --merge"
+        )
+    facts = {key.removeprefix(f"{family}."): value for key, value in kv.items()}
+    num_heads, hidden_size = facts["attention.head_count"], facts["embedding_length"]
+    config = {
+        "architectures": [ARCHITECTURES[family]],
+        "model_type": "gemma3_text" if family == "gemma3" else family,
+        "vocab_size": int(tensors["token_embd.weight"].shape[1]),
+        "hidden_size": hidden_size,
+        "intermediate_size": facts["feed_forward_length"],
+        "num_hidden_layers": facts["block_count"],
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": facts.get("attention.head_count_kv", num_heads),
+        "head_dim": facts.get("attention.key_length", hidden_size // num_heads),
+        "max_position_embeddings": facts["context_length"],
+        "rms_norm_eps": facts["attention.layer_norm_rms_epsilon"],
+        "rms_norm_offset": 0.0,  # norms hold the multiplier itself, Gemma's too
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "rope_theta": facts.get("rope.freq_base", 10000.0),
+        "rope_scaling": _rope_scaling(facts, tensors),
+        "bos_token_id": facts.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": facts.get("tokenizer.ggml.eos_token_id"),
+    }
+    return config | _gemma3(facts, config) if family == "gemma3" else config
+
+
+def make_generation_config(kv: Mapping[str, Any]) -> dict[str, Any]:
+    """generation_config.json: every token that ends an answer."""
+    named = [kv.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    ids = {piece: token_id for token_id, piece in enumerate(kv["tokenizer.ggml.tokens"])}
+    found = named + [ids.get(piece) for piece in END_OF_TURN]
+    return {"eos_token_id": list(dict.fromkeys(token_id for token_id in found if token_id is not None))}
+
+
+def make_tokenizer_config(kv: Mapping[str, Any]) -> dict[str, Any]:
+    """tokenizer_config.json: the spelling of the special tokens, and the chat template if there is one."""
+    pieces = kv["tokenizer.ggml.tokens"]
+    config: dict[str, Any] = {}
+    for name in ("bos", "eos"):
+        token_id = kv.get(f"tokenizer.ggml.{name}_token_id")
+        if token_id is not None:
+            config[f"{name}_token"] = pieces[token_id]
+    if "tokenizer.chat_template" in kv:
+        config["chat_template"] = kv["tokenizer.chat_template"]
+    return config
+
+
+def _rope_scaling(facts: Mapping[str, Any], tensors: Mapping[str, ReaderTensor]) -> dict[str, Any] | None:
+    if "rope_freqs.weight" in tensors:  # llama3 scaling, worked out by whoever wrote the file
+        tensor = tensors["rope_freqs.weight"]
+        return {"rope_type": "factors", "factors": dequantize(tensor.data, tensor.tensor_type).tolist()}
+    kind = facts.get("rope.scaling.type", "none")
+    return None if kind == "none" else {"rope_type": kind, "factor": facts.get("rope.scaling.factor", 1.0)}
+
+
+def _gemma3(facts: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    num_layers, pattern = facts["block_count"], facts.get("attention.sliding_window_pattern", 6)
+    if isinstance(pattern, list):  # one flag per layer
+        is_sliding = [bool(flag) for flag in pattern[:num_layers]]
+    else:
+        is_sliding = [(layer + 1) % pattern != 0 for layer in range(num_layers)]
+    # The file does not say it: the 27B model, alone in having 62 layers, scales by hidden size over heads.
+    scalar = facts["embedding_length"] / facts["attention.head_count"] if num_layers == 62 else config["head_dim"]
+    return {
+        "sliding_window": facts["attention.sliding_window"],
+        "layer_types": ["sliding_attention" if flag else "full_attention" for flag in is_sliding],
+        "rope_local_base_freq": facts.get("rope.freq_base_swa", 10000.0),
+        "query_pre_attn_scalar": scalar,
+    }
