@@ -1,0 +1,240 @@
+"""How jobs end: terminal state, usage, output, webhook event and its deliveries, all in one transaction."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import accumulate
+from typing import Any, Protocol
+from uuid import UUID
+
+from sqlalchemy import func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from db.events import write_events
+from db.models import Job, JobOutput, Status
+from db.texts import storable
+
+
+class TokenLike(Protocol):
+    """A delivered token, as `db.stream.Token` is one."""
+
+    @property
+    def token_id(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def logprobs(self) -> dict[str, Any] | None: ...
+
+
+@dataclass(frozen=True)
+class End:
+    """How a worker's attempt at a job ended. The lists have one entry per output token."""
+
+    job_id: UUID
+    attempt: int
+    worker_id: UUID
+    status: Status
+    finish_reason: str | None  # stop | length, of a succeeded job
+    text: str
+    token_ids: list[int]
+    text_offsets: list[int]  # characters of `text` delivered once token i was
+    logprobs: list[Any] | None
+    num_cached_tokens: int
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a job that no worker ends: its row, which the caller has locked, and what was delivered of it."""
+
+    job: Job
+    status: Status
+    tokens: Sequence[TokenLike]
+    error_code: str | None
+    error_message: str | None
+
+
+FINISH = text("""
+    UPDATE jobs SET
+        status = ended.status,
+        ended_at = clock_timestamp(),
+        num_output_tokens = ended.num_output_tokens,
+        num_cached_tokens = ended.num_cached_tokens,
+        finish_reason = ended.finish_reason,
+        error_code = ended.error_code,
+        error_message = ended.error_message
+    FROM unnest(
+        CAST(:job_id AS uuid[]), CAST(:attempt AS int[]), CAST(:worker_id AS uuid[]), CAST(:status AS text[]),
+        CAST(:num_output_tokens AS int[]), CAST(:num_cached_tokens AS int[]), CAST(:finish_reason AS text[]),
+        CAST(:error_code AS text[]), CAST(:error_message AS text[])
+    ) AS ended(
+        job_id, attempt, worker_id, status, num_output_tokens, num_cached_tokens, finish_reason, error_code,
+        error_message
+    )
+    WHERE jobs.id = ended.job_id AND jobs.id = ANY(CAST(:job_id AS uuid[]))
+      AND jobs.status = 'running' AND jobs.attempt = ended.attempt AND jobs.worker_id = ended.worker_id
+    RETURNING jobs.*
+""")
+AS_GIVEN = ("job_id", "attempt", "worker_id", "status", "num_cached_tokens", "finish_reason", "error_code")
+
+
+def finish(session: Session, ends: Sequence[End]) -> set[UUID]:
+    """End running jobs; returns those that were still the attempt's and the worker's. The others have moved on."""
+    if not ends:
+        return set()
+    parameters: dict[str, Any] = {name: [getattr(end, name) for end in ends] for name in AS_GIVEN}
+    parameters["num_output_tokens"] = [len(end.token_ids) for end in ends]
+    parameters["error_message"] = [end.error_message and storable(end.error_message) for end in ends]
+    jobs = session.scalars(
+        select(Job).from_statement(FINISH), parameters, execution_options={"populate_existing": True}
+    ).all()
+    attempts = {job.id: job.attempt for job in jobs}
+    ended = [end for end in ends if attempts.get(end.job_id) == end.attempt]
+    _insert_outputs(
+        session,
+        [
+            {
+                "job_id": end.job_id,
+                "text": storable(end.text),
+                "token_ids": end.token_ids,
+                "text_offsets": end.text_offsets,
+                "logprobs": end.logprobs,
+            }
+            for end in ended
+            if end.token_ids or end.status == Status.SUCCEEDED
+        ],
+    )
+    write_events(session, jobs)
+    return set(attempts)
+
+
+def finished(session: Session, ends: Sequence[End]) -> set[UUID]:
+    """Those of the ends that the rows have already: for a worker whose `finish` was committed but never answered."""
+    columns = (Job.id, Job.attempt, Job.worker_id, Job.status, Job.num_output_tokens)
+    rows = session.execute(select(*columns).where(Job.id.in_([end.job_id for end in ends])))
+    there = {tuple(row) for row in rows}
+    return {
+        end.job_id for end in ends if (end.job_id, end.attempt, end.worker_id, end.status, len(end.token_ids)) in there
+    }
+
+
+async def end_now(
+    session: AsyncSession,
+    job_id: UUID,
+    *,
+    status: Status,
+    tokens: Sequence[TokenLike],
+    error_code: str | None = None,
+    error_message: str | None = None,
+) -> Job | None:
+    """End a queued or running job without its worker, with the stream's tokens; None when it has ended already.
+
+    Take the tokens from `db.stream.fence`, which also stops the worker from delivering more of them.
+    """
+    return await session.run_sync(
+        mark_ended, job_id, status=status, tokens=tokens, error_code=error_code, error_message=error_message
+    )
+
+
+def mark_ended(
+    session: Session,
+    job_id: UUID,
+    *,
+    status: Status,
+    tokens: Sequence[TokenLike],
+    error_code: str | None = None,
+    error_message: str | None = None,
+) -> Job | None:
+    """`end_now` for a synchronous session."""
+    job = session.scalar(
+        select(Job)
+        .where(Job.id == job_id, Job.status.in_((Status.QUEUED, Status.RUNNING)))
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    if job is not None:
+        end_locked(session, [Ending(job, status, tokens, error_code, error_message)])
+    return job
+
+
+def no_tokens(job_id: UUID) -> Sequence[TokenLike]:
+    """What a job without a stream has delivered."""
+    return ()
+
+
+def expire_due(
+    session: Session, *, read_tokens: Callable[[UUID], Sequence[TokenLike]] = no_tokens, limit: int = 1000
+) -> list[UUID]:
+    """End queued jobs that are past one of their limits, or that somebody wants cancelled; returns at most `limit`.
+
+    `read_tokens` gives what a job that ran before has delivered (`db.stream.fence`).
+    """
+    now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    jobs = session.scalars(
+        select(Job).from_statement(DUE), {"now": now, "limit": limit}, execution_options={"populate_existing": True}
+    ).all()
+    endings = []
+    for job in jobs:
+        tokens = read_tokens(job.id) if job.attempt > 0 else ()
+        if job.cancel_requested_at is not None:
+            endings.append(Ending(job, Status.CANCELLED, tokens, None, None))
+        else:
+            limit_name, message = _passed_limit(job, now)
+            endings.append(Ending(job, Status.EXPIRED, tokens, limit_name, message))
+    end_locked(session, endings)
+    return [job.id for job in jobs]
+
+
+DUE = text("""
+    SELECT * FROM jobs
+    WHERE status = 'queued'
+      AND num_nonnulls(start_by, finish_by, run_for, cancel_requested_at) > 0 -- the index `jobs_limited`
+      AND (cancel_requested_at IS NOT NULL
+           OR (started_at IS NULL AND start_by <= :now)
+           OR finish_by <= :now
+           OR started_at + run_for * interval '1 second' <= :now)
+    ORDER BY id
+    LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+""")
+
+
+def _passed_limit(job: Job, now: datetime) -> tuple[str, str]:
+    if job.started_at is None and job.start_by is not None and job.start_by <= now:
+        return "start_by_passed", f"the job had not started by {job.start_by.isoformat()}"
+    if job.finish_by is not None and job.finish_by <= now:
+        return "finish_by_passed", f"the job had not finished by {job.finish_by.isoformat()}"
+    return "run_for_passed", f"the job had not finished {job.run_for:g} s after it started"
+
+
+def end_locked(session: Session, endings: Sequence[Ending]) -> None:
+    """End rows that the caller has locked and found queued or running."""
+    if not endings:
+        return
+    now = session.execute(select(func.clock_timestamp())).scalar_one()
+    for ending in endings:
+        job = ending.job
+        job.status, job.ended_at, job.num_output_tokens = ending.status, now, len(ending.tokens)
+        job.error_code, job.error_message = ending.error_code, ending.error_message
+    session.flush()
+    _insert_outputs(session, [_output(ending) for ending in endings if ending.tokens])
+    write_events(session, [ending.job for ending in endings])
+
+
+def _output(ending: Ending) -> dict[str, Any]:
+    texts = [token.text for token in ending.tokens]
+    logprobs = [token.logprobs for token in ending.tokens]
+    return {
+        "job_id": ending.job.id,
+        "text": storable("".join(texts)),
+        "token_ids": [token.token_id for token in ending.tokens],
+        "text_offsets": list(accumulate(map(len, texts))),
+        "logprobs": logprobs if any(logprobs) else None,
+    }
+
+
+def _insert_outputs(session: Session, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        session.execute(insert(JobOutput), rows)

@@ -1,0 +1,98 @@
+"""API keys: 256 random bits, known here by their SHA-256 alone. A tenant's first key comes with its webhook secret."""
+
+import hashlib
+import os
+import secrets
+from base64 import b64encode
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from db.ids import new_id
+from db.models import ApiKey, WebhookEndpoint
+from db.settings import Settings
+
+FIRST_TENANT = "default"
+PREFIX = "hr_"
+SECRET_BYTES = 24
+
+
+@dataclass(frozen=True)
+class FirstKey:
+    """What the first start makes, and every later start finds in the data directory."""
+
+    key: str
+    webhook_secret: str
+
+
+def create_key(session: Session, *, tenant: str, name: str, scopes: list[str], key: str | None = None) -> str:
+    """Insert a key, drawn at random unless given, and return it: it is not kept. One that exists stays as it is."""
+    key = key or PREFIX + secrets.token_urlsafe(32)
+    row = {"id": new_id(), "tenant": tenant, "name": name, "digest": _digest(key), "hint": key[-4:], "scopes": scopes}
+    session.execute(insert(ApiKey).values(row).on_conflict_do_nothing(index_elements=["digest"]))
+    default_secret(session, tenant)
+    return key
+
+
+async def find_key(session: AsyncSession, key: str) -> ApiKey | None:
+    """The row of a key that is not revoked. What is compared are digests, so the time taken tells nothing of a key."""
+    statement = select(ApiKey).where(ApiKey.digest == _digest(key), ApiKey.revoked_at.is_(None))
+    row: ApiKey | None = await session.scalar(statement)
+    return row
+
+
+def default_secret(session: Session, tenant: str, secret: str | None = None) -> str:
+    """The secret that signs what goes to the `webhook_url` of the tenant's jobs; made at the first call."""
+    row = {
+        "id": new_id(),
+        "tenant": tenant,
+        "name": "job webhooks",
+        "url": None,
+        "secret": secret or "whsec_" + b64encode(secrets.token_bytes(SECRET_BYTES)).decode(),
+        "event_types": [],  # all
+    }
+    session.execute(
+        insert(WebhookEndpoint)
+        .values(row)
+        .on_conflict_do_nothing(index_elements=["tenant"], index_where=WebhookEndpoint.url.is_(None))
+    )
+    statement = select(WebhookEndpoint.secret).where(WebhookEndpoint.tenant == tenant, WebhookEndpoint.url.is_(None))
+    return session.execute(statement).scalar_one()
+
+
+def ensure_first_key(session: Session, settings: Settings) -> FirstKey:
+    """The first tenant's key and webhook secret, made and written to the data directory (mode 0600) on the first start.
+
+    `HEADRACE_API_KEY` wins over the file. A database that is new finds both as the files have them.
+    """
+    key_file, secret_file = settings.data_dir / "api-key", settings.data_dir / "webhook-secret"
+    secret = default_secret(session, FIRST_TENANT, _read(secret_file))
+    key = settings.api_key or _read(key_file)
+    key = create_key(session, tenant=FIRST_TENANT, name="first", scopes=["*"], key=key)
+    _write(key_file, key)
+    _write(secret_file, secret)
+    return FirstKey(key, secret)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text().strip() or None if path.exists() else None
+
+
+def _write(path: Path, secret: str) -> None:
+    """Replace the file as a whole, readable by its owner alone."""
+    if _read(path) == secret:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.unlink(missing_ok=True)
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secret + "\n")
+    unfinished.rename(path)

@@ -1,0 +1,181 @@
+"""Jobs in the hands of workers: claimed, held, handed back, taken from a worker that was lost.
+
+The fence is (attempt, worker_id); the clock never is. A worker's own lease is a row in `workers`, see `db/workers.py`.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from db.ends import Ending, TokenLike, end_locked, no_tokens
+from db.models import Job, Status
+from db.queue import Ready
+from db.sampling import Sampling
+
+MAX_CRASHES = 3
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A job that is now this worker's, with all that running it needs."""
+
+    id: UUID
+    attempt: int
+    crashes: int
+    key_id: UUID
+    model: str
+    tier: int
+    stream: bool
+    seed: int
+    max_tokens: int
+    num_blocks: int
+    prompt_token_ids: list[int]
+    sampling: Sampling
+    ready_at: float  # Unix seconds, Postgres clock
+    seconds_left: float | None  # to the nearer of finish_by and the end of run_for
+
+
+@dataclass(frozen=True)
+class Held:
+    """A running row of a worker, as Postgres has it."""
+
+    job_id: UUID
+    attempt: int
+    is_cancelled: bool
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What became of lost workers' jobs: `ready` again, to publish after the commit, or `dead` for good."""
+
+    ready: list[Ready]
+    dead: list[UUID]
+
+
+# A row that somebody else took, or whose time is over, does not come back: its message is to be dropped.
+CLAIM = text("""
+    WITH picked AS (
+        SELECT id FROM jobs
+        WHERE id = ANY(CAST(:job_ids AS uuid[])) AND status = 'queued'
+          AND ready_at IS NOT NULL AND cancel_requested_at IS NULL
+          AND (start_by IS NULL OR start_by > clock_timestamp() OR started_at IS NOT NULL)
+          AND (finish_by IS NULL OR finish_by > clock_timestamp())
+          AND (run_for IS NULL OR started_at IS NULL
+               OR started_at + run_for * interval '1 second' > clock_timestamp())
+          AND NOT EXISTS (SELECT 1 FROM workers WHERE id = :worker_id AND status IN ('lost', 'stopped'))
+        ORDER BY id
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE jobs SET
+        status = 'running',
+        attempt = attempt + 1,
+        worker_id = :worker_id,
+        started_at = coalesce(started_at, clock_timestamp())
+    FROM picked JOIN job_inputs ON job_inputs.job_id = picked.id
+    WHERE jobs.id = picked.id
+      AND jobs.id = ANY(CAST(:job_ids AS uuid[])) AND job_inputs.job_id = ANY(CAST(:job_ids AS uuid[]))
+    RETURNING jobs.id, attempt, crashes, key_id, model, tier, stream, seed, max_tokens, num_blocks,
+        prompt_token_ids, sampling, extract(epoch FROM ready_at)::float8 AS ready_at,
+        extract(epoch FROM least(finish_by, started_at + run_for * interval '1 second')
+                - clock_timestamp())::float8 AS seconds_left
+""")
+
+
+def claim(session: Session, worker_id: UUID, job_ids: Collection[UUID]) -> list[Claimed]:
+    """Take those of the jobs that are still queued, as their next attempt; the oldest id first."""
+    if not job_ids:
+        return []
+    rows = session.execute(CLAIM, {"worker_id": worker_id, "job_ids": list(job_ids)}).mappings()
+    claimed = [Claimed(**{**row, "sampling": Sampling.model_validate(row["sampling"])}) for row in rows]
+    return sorted(claimed, key=lambda job: job.id)
+
+
+def held(session: Session, worker_id: UUID) -> list[Held]:
+    """The worker's running rows: what it must be computing, and what a client wants cancelled."""
+    rows = session.execute(
+        select(Job.id, Job.attempt, Job.cancel_requested_at.is_not(None)).where(
+            Job.worker_id == worker_id, Job.status == text("'running'")
+        )
+    )
+    return [Held(job_id, attempt, is_cancelled) for job_id, attempt, is_cancelled in rows]
+
+
+RELEASE = text("""
+    UPDATE jobs SET status = 'queued', worker_id = NULL
+    FROM unnest(CAST(:job_ids AS uuid[]), CAST(:attempts AS int[])) AS held(id, attempt)
+    WHERE jobs.id = held.id AND jobs.id = ANY(CAST(:job_ids AS uuid[]))
+      AND jobs.status = 'running' AND jobs.attempt = held.attempt AND jobs.worker_id = :worker_id
+    RETURNING jobs.id, jobs.model, jobs.tier, jobs.ready_at, jobs.num_blocks
+""")
+
+
+def release(session: Session, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> list[Ready]:
+    """Hand running (job, attempt) pairs back, uncharged and with their place; returns what to push to the front."""
+    if not held:
+        return []
+    job_ids, attempts = (list(column) for column in zip(*held, strict=True))
+    rows = session.execute(RELEASE, {"job_ids": job_ids, "attempts": attempts, "worker_id": worker_id})
+    return sorted((Ready.of(row) for row in rows), key=lambda ready: ready.ready_at)
+
+
+def running_of(session: Session, worker_ids: Collection[UUID]) -> list[UUID]:
+    """The running jobs of these workers: whose streams to count before `requeue_lost`."""
+    statement = select(Job.id).where(Job.worker_id.in_(worker_ids), Job.status == text("'running'"))
+    return list(session.scalars(statement))
+
+
+def requeue_lost(
+    session: Session,
+    worker_ids: Collection[UUID],
+    num_tokens: Mapping[UUID, int],
+    *,
+    read_tokens: Callable[[UUID], Sequence[TokenLike]] = no_tokens,
+) -> Lost:
+    """Take lost workers' jobs away from them: back to the queue, or dead after three crashes.
+
+    A lost lease is a crash when the job's stream (`num_tokens`) has no token more than at the loss before. A dead job's
+    output is what it delivered (`read_tokens`: `db.stream.fence`).
+    """
+    jobs = session.scalars(
+        select(Job)
+        .where(Job.worker_id.in_(worker_ids), Job.status == text("'running'"))
+        .order_by(Job.id)
+        .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
+    ).all()
+    ready, dead = [], []
+    for job in jobs:
+        _charge(job, num_tokens.get(job.id, 0))
+        if job.crashes >= MAX_CRASHES:
+            dead.append(Ending(job, Status.DEAD, read_tokens(job.id), "crashed", _crash_report(job)))
+        else:
+            job.status, job.worker_id = Status.QUEUED, None
+            ready.append(job)
+    session.flush()
+    end_locked(session, dead)
+    return Lost(
+        sorted((Ready.of(job) for job in ready), key=lambda ready: ready.ready_at),
+        [ending.job.id for ending in dead],
+    )
+
+
+def _charge(job: Job, num_tokens: int) -> None:
+    if num_tokens <= job.tokens_at_crash:
+        crash = {
+            "attempt": job.attempt,
+            "worker": str(job.worker_id),
+            "at": datetime.now(UTC).isoformat(),
+            "tokens": num_tokens,
+        }
+        job.crashes += 1
+        job.crash_log = [*(job.crash_log or []), crash]
+    job.tokens_at_crash = num_tokens
+
+
+def _crash_report(job: Job) -> str:
+    attempts = ", ".join(f"attempt {crash['attempt']} at token {crash['tokens']}" for crash in job.crash_log or [])
+    return f"{job.crashes} workers were lost while they ran this job ({attempts}); it will not be tried again"

@@ -1,0 +1,215 @@
+"""Token streams: `stream:<job id>` in Redis, fenced by attempt and numbered by token, so that readers can resume.
+
+One script writes them. A stream is a convenience: what it held is in Postgres once the job has ended, with the same
+numbers, and a worker writes it again from memory when Redis lost it.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, Literal
+from uuid import UUID
+
+import redis
+import redis.asyncio
+from redis.exceptions import NoScriptError
+
+from db.texts import storable
+
+SCRIPT = files("db").joinpath("lua/stream.lua").read_text()
+SCRIPT_SHA = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+RUNNING_SECONDS = 24 * 3600  # since the last append
+ENDED_SECONDS = 300  # later readers are served from Postgres
+
+
+class StreamStale(Exception):
+    """A later attempt has the stream: this one's job was taken over."""
+
+
+class StreamEnded(Exception):
+    """The job has ended."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A delivered token. The texts of a job's tokens, joined, are its text; one may be empty."""
+
+    token_id: int
+    text: str
+    logprobs: dict[str, Any] | None = None  # {"logprob", "top": [[token id, logprob], ...]}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a new attempt finds delivered, and continues."""
+
+    tokens: list[Token]
+
+
+@dataclass(frozen=True)
+class Append:
+    """Tokens `first_index`, `first_index + 1`, ... of a job."""
+
+    job_id: UUID
+    attempt: int
+    worker_id: UUID
+    first_index: int
+    tokens: Sequence[Token]
+
+
+@dataclass(frozen=True)
+class Appended:
+    """What became of an append; the stream has `num_tokens` now.
+
+    stale: the pen is another's, drop the job. behind: send again from `num_tokens`. missing: there is no such stream;
+    when the row is still ours, write all of it again, from index 0.
+    """
+
+    status: Literal["ok", "stale", "behind", "missing"]
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class StreamRead:
+    """A stream from an index on. One that `is_ended` may hold fewer than `num_tokens`: the row has them all."""
+
+    tokens: list[Token]
+    num_tokens: int
+    is_ended: bool
+    exists: bool
+
+
+def key_of(job_id: UUID) -> str:
+    """The job's stream."""
+    return f"stream:{job_id.hex}"
+
+
+def channel_of(job_id: UUID) -> str:
+    """Where its growth and end are announced."""
+    return key_of(job_id)
+
+
+def open(client: redis.Redis, job_id: UUID, attempt: int, worker_id: UUID) -> Opened:
+    """Take the pen for a new attempt and return what was delivered; raises StreamStale or StreamEnded."""
+    status, _, payloads = _run(client, job_id, "open", attempt=attempt, worker=worker_id.hex)
+    if status == "stale":
+        raise StreamStale(f"attempt {attempt} of job {job_id} was overtaken")
+    if status == "ended":
+        raise StreamEnded(f"job {job_id} has ended")
+    return Opened(_tokens(payloads))
+
+
+def append_many(client: redis.Redis, appends: Sequence[Append]) -> list[Appended]:
+    """Append to many streams in one round trip, each by its own fence; one answer for each, in order."""
+    calls = [_append_arguments(append) for append in appends]
+    if not calls:
+        return []
+    answers = _evaluate_all(client, calls)
+    lost = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+    if lost:  # the server was restarted
+        client.script_load(SCRIPT)
+        for index, answer in zip(lost, _evaluate_all(client, [calls[index] for index in lost]), strict=True):
+            answers[index] = answer
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return [Appended(answer[0].decode(), answer[1]) for answer in answers]
+
+
+def end(client: redis.Redis, job_id: UUID, num_tokens: int) -> None:
+    """Close the stream of a job whose row has ended, and tell its readers."""
+    _run(client, job_id, "end", first=num_tokens, ttl=ENDED_SECONDS)
+
+
+async def end_async(client: redis.asyncio.Redis, job_id: UUID, num_tokens: int) -> None:
+    """The same for the API's event loop."""
+    await _run_async(client, job_id, "end", first=num_tokens, ttl=ENDED_SECONDS)
+
+
+def fence(client: redis.Redis, job_id: UUID) -> list[Token]:
+    """Take the pen from whoever has it and return what was delivered: nothing is added before the row ends with it."""
+    return _tokens(_run(client, job_id, "fence")[2])
+
+
+async def fence_async(client: redis.asyncio.Redis, job_id: UUID) -> list[Token]:
+    """The same for the API's event loop."""
+    return _tokens((await _run_async(client, job_id, "fence"))[2])
+
+
+async def read(client: redis.asyncio.Redis, job_id: UUID, first_index: int) -> StreamRead:
+    """The tokens from `first_index` on, and where the stream stands, as of one moment."""
+    pipeline = client.pipeline(transaction=True)
+    pipeline.xrange(key_of(job_id), min=f"{first_index + 1}-0")
+    pipeline.xrevrange(key_of(job_id), count=1)
+    entries, last = await pipeline.execute()
+    if not last:
+        return StreamRead([], 0, is_ended=False, exists=False)
+    fields = last[0][1]
+    tokens: list[Token] = []
+    for _, entry in entries:
+        added = _tokens([entry[b"p"]] if entry[b"k"] == b"tokens" else [])
+        num_before = int(entry[b"n"]) - len(added)
+        tokens += added[max(0, first_index - num_before) :]
+    num_tokens, is_ended = int(fields[b"n"]), fields[b"k"] == b"end"
+    # Entries that got in beyond the end that the row says are not the job's.
+    return StreamRead(tokens[: max(0, num_tokens - first_index)], num_tokens, is_ended, exists=True)
+
+
+def num_tokens_many(client: redis.Redis, job_ids: Iterable[UUID]) -> dict[UUID, int]:
+    """How many tokens each job has delivered; jobs without a stream are left out."""
+    ordered = list(job_ids)
+    pipeline = client.pipeline(transaction=False)
+    for job_id in ordered:
+        pipeline.xrevrange(key_of(job_id), count=1)
+    return {job_id: int(last[0][1][b"n"]) for job_id, last in zip(ordered, pipeline.execute(), strict=True) if last}
+
+
+def _append_arguments(append: Append) -> list[Any]:
+    tokens = [[token.token_id, storable(token.text), token.logprobs] for token in append.tokens]
+    payload = json.dumps(tokens, ensure_ascii=False, separators=(",", ":"))
+    return [
+        key_of(append.job_id),
+        *_arguments("append", append.attempt, append.worker_id.hex, append.first_index, len(tokens), payload),
+    ]
+
+
+def _arguments(
+    what: str,
+    attempt: int = 0,
+    worker: str = "",
+    first: int = 0,
+    count: int = 0,
+    tokens: str = "",
+    ttl: int = RUNNING_SECONDS,
+) -> list[Any]:
+    return [what, attempt, worker, first, count, tokens, ttl]
+
+
+def _run(client: redis.Redis, job_id: UUID, what: str, **arguments: Any) -> tuple[str, int, list[bytes]]:
+    reply = client.register_script(SCRIPT)(keys=[key_of(job_id)], args=_arguments(what, **arguments))
+    return _answer(reply)
+
+
+async def _run_async(
+    client: redis.asyncio.Redis, job_id: UUID, what: str, **arguments: Any
+) -> tuple[str, int, list[bytes]]:
+    reply = await client.register_script(SCRIPT)(keys=[key_of(job_id)], args=_arguments(what, **arguments))
+    return _answer(reply)
+
+
+def _answer(reply: list[Any]) -> tuple[str, int, list[bytes]]:
+    return reply[0].decode(), reply[1], reply[2] if len(reply) > 2 else []
+
+
+def _evaluate_all(client: redis.Redis, calls: list[list[Any]]) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for call in calls:
+        pipeline.evalsha(SCRIPT_SHA, 1, *call)
+    answers: list[Any] = pipeline.execute(raise_on_error=False)
+    return answers
+
+
+def _tokens(payloads: Iterable[bytes]) -> list[Token]:
+    return [Token(*token) for payload in payloads for token in json.loads(payload)]
