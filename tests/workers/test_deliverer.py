@@ -1,0 +1,225 @@
+"""From the outbox to the endpoint and back, with a real Postgres and real sockets."""
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+import redis
+from sqlalchemy import Engine, func, select, text, update
+from sqlalchemy.orm import Session
+from standardwebhooks import Webhook
+
+from db.ids import public_id
+from db.keys import default_secret
+from db.models import WebhookAttempt, WebhookDelivery
+from tests.receiver import Delivery, Say, receiver
+from tests.workers.world import TENANT, World
+from workers.deliverer import LANE_LIMIT, Deliverer
+
+
+@pytest.fixture
+def world(engine: Engine, redis_client: redis.Redis) -> World:
+    return World(engine, redis_client)
+
+
+@pytest.fixture
+def deliverer(engine: Engine) -> Iterator[Deliverer]:
+    deliverer = make_deliverer(engine)
+    yield deliverer
+    deliverer.close()
+
+
+def make_deliverer(engine: Engine, **options: Any) -> Deliverer:
+    return Deliverer(engine, **{"timeout_seconds": 20.0, "allow_private": True} | options)
+
+
+def run_due(engine: Engine, **options: Any) -> int:
+    """Send what is due, to the end; returns how many the first call started."""
+    deliverer = make_deliverer(engine, **options)
+    num_started = deliverer.start_due()
+    deliverer.close()
+    return num_started
+
+
+def attempts_of(world: World, job_id: UUID) -> list[WebhookAttempt]:
+    with Session(world.engine) as session:
+        statement = select(WebhookAttempt).where(WebhookAttempt.delivery_id == world.delivery(job_id).id)
+        return list(session.scalars(statement.order_by(WebhookAttempt.number)))
+
+
+def make_due(world: World) -> None:
+    """Let the wait for the next attempt be over."""
+    with Session(world.engine) as session, session.begin():
+        session.execute(
+            update(WebhookDelivery).where(WebhookDelivery.due_at.is_not(None)).values(due_at=func.clock_timestamp())
+        )
+
+
+def test_event_of_an_ended_job_arrives_signed_with_the_tenants_secret(world: World) -> None:
+    with receiver() as endpoint:
+        [job_id] = world.finished_jobs(endpoint.url)
+        assert run_due(world.engine) == 1
+        delivery = endpoint.next()
+    with Session(world.engine) as session:
+        secret = default_secret(session, TENANT)
+    event = Webhook(secret).verify(delivery.body, delivery.headers)
+    assert event["type"] == "job.succeeded"
+    assert event["id"] == delivery.headers["webhook-id"]
+    assert event["data"]["id"] == public_id("job_", job_id)
+    assert (world.delivery(job_id).status, world.delivery(job_id).due_at) == ("delivered", None)
+    [attempt] = attempts_of(world, job_id)
+    assert (attempt.number, attempt.status_code, attempt.error) == (1, 204, None)
+
+
+def test_result_is_readable_when_its_webhook_arrives(world: World) -> None:
+    statuses: list[str] = []
+
+    def answer(delivery: Delivery) -> Say:
+        job_id = UUID(json.loads(delivery.body)["data"]["id"].removeprefix("job_"))
+        statuses.append(world.job(job_id).status)
+        return Say()
+
+    with receiver(answer) as endpoint:
+        world.finished_jobs(endpoint.url)
+        run_due(world.engine)
+    assert statuses == ["succeeded"]
+
+
+def test_delivered_event_is_not_sent_again(world: World) -> None:
+    with receiver() as endpoint:
+        world.finished_jobs(endpoint.url)
+        assert [run_due(world.engine), run_due(world.engine)] == [1, 0]
+        assert endpoint.got.qsize() == 1
+
+
+def test_retry_repeats_the_id_and_the_bytes_and_both_attempts_are_on_record(world: World) -> None:
+    answers = iter([Say(500, body=b"try later"), Say(204)])
+    with receiver(lambda delivery: next(answers)) as endpoint:
+        [job_id] = world.finished_jobs(endpoint.url)
+        run_due(world.engine)
+        assert world.delivery(job_id).status == "pending"
+        assert run_due(world.engine) == 0  # not before its time
+        make_due(world)
+        assert run_due(world.engine) == 1
+        first, second = endpoint.next(), endpoint.next()
+    assert first.body == second.body
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    attempts = [(a.number, a.status_code, a.error, a.response_excerpt) for a in attempts_of(world, job_id)]
+    assert attempts == [(1, 500, "answered 500", "try later"), (2, 204, None, "")]
+    assert world.delivery(job_id).status == "delivered"
+
+
+def test_next_attempt_is_due_by_the_schedule_and_by_the_endpoints_wish(world: World) -> None:
+    with receiver(lambda delivery: Say(503, {"retry-after": "100"} if delivery.path == "/busy" else {})) as endpoint:
+        plain, busy = world.finished_jobs(endpoint.url + "/plain", endpoint.url + "/busy")
+        run_due(world.engine)
+    with Session(world.engine) as session:
+        statement = select(WebhookDelivery.job_id, WebhookDelivery.due_at, WebhookAttempt.started_at).join(
+            WebhookAttempt, WebhookAttempt.delivery_id == WebhookDelivery.id
+        )
+        waits = {job_id: due_at - started_at for job_id, due_at, started_at in session.execute(statement)}
+    assert timedelta(seconds=4.5) <= waits[plain] < timedelta(seconds=60)
+    assert timedelta(seconds=100) <= waits[busy]
+
+
+def test_redirect_is_a_failed_attempt_that_its_owner_can_read(world: World) -> None:
+    with receiver(lambda delivery: Say(301, {"location": "https://elsewhere.test/"})) as endpoint:
+        [job_id] = world.finished_jobs(endpoint.url)
+        run_due(world.engine)
+    [attempt] = attempts_of(world, job_id)
+    assert attempt.status_code == 301
+    assert attempt.error is not None and "https://elsewhere.test/" in attempt.error
+    assert world.delivery(job_id).status == "pending"
+
+
+def test_private_address_is_refused_with_its_reason_and_nothing_is_sent(world: World) -> None:
+    with receiver() as endpoint:
+        [job_id] = world.finished_jobs(endpoint.url)
+        run_due(world.engine, allow_private=False)
+        assert endpoint.got.empty()
+    assert world.delivery(job_id).status == "failed"
+    [attempt] = attempts_of(world, job_id)
+    assert attempt.error is not None and "HEADRACE_WEBHOOK_ALLOW_PRIVATE=1" in attempt.error
+
+
+def test_event_is_given_up_after_ten_attempts(world: World) -> None:
+    with receiver(lambda delivery: Say(500)) as endpoint:
+        [job_id] = world.finished_jobs(endpoint.url)
+        for _ in range(10):
+            make_due(world)
+            assert run_due(world.engine) == 1
+        assert endpoint.got.qsize() == 10
+    delivery = world.delivery(job_id)
+    assert (delivery.status, delivery.num_attempts, delivery.due_at) == ("failed", 10, None)
+
+
+def test_endpoint_that_hangs_delays_no_other_and_holds_no_more_than_its_lane(world: World) -> None:
+    released, hanging = threading.Event(), threading.Semaphore(0)
+
+    def hang(delivery: Delivery) -> Say:
+        hanging.release()
+        released.wait(60)
+        return Say()
+
+    with receiver(hang) as dead, receiver() as healthy:
+        world.finished_jobs(*[f"{dead.url}/{n}" for n in range(10)])
+        deliverer = make_deliverer(world.engine, num_threads=8, lane_limit=2)
+        try:
+            assert deliverer.start_due() == 2
+            assert all(hanging.acquire(timeout=20) for _ in range(2))
+            world.finished_jobs(*[f"{healthy.url}/{n}" for n in range(10)])
+            deliverer.start_due()
+            assert {healthy.next().path for _ in range(10)} == {f"/{n}" for n in range(10)}
+            assert dead.got.qsize() == 2
+        finally:
+            released.set()
+            deliverer.close()
+
+
+def test_backlog_longer_than_the_threads_goes_out_without_another_call(world: World, deliverer: Deliverer) -> None:
+    with receiver() as endpoint:
+        world.finished_jobs(*[f"{endpoint.url}/{n}" for n in range(20)])
+        assert deliverer.start_due() == LANE_LIMIT
+        assert {endpoint.next().path for _ in range(20)} == {f"/{n}" for n in range(20)}
+
+
+def test_two_senders_never_have_the_same_delivery(world: World) -> None:
+    with receiver() as endpoint:
+        world.finished_jobs(*[f"{endpoint.url}/{n}" for n in range(12)])
+        senders = [make_deliverer(world.engine) for _ in range(3)]
+        threads = [threading.Thread(target=sender.start_due) for sender in senders]
+        for thread in threads:
+            thread.start()
+        paths = {endpoint.next().path for _ in range(12)}
+        for thread in threads:
+            thread.join()
+        for sender in senders:
+            sender.close()
+        assert len(paths) == 12
+        assert endpoint.got.empty()
+
+
+def test_attempt_that_was_made_is_noted_when_postgres_comes_back(world: World) -> None:
+    def cut_connections(delivery: Delivery) -> Say:
+        with world.engine.connect() as connection:
+            connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            )
+        return Say()
+
+    with receiver(cut_connections) as endpoint:
+        [job_id] = world.finished_jobs(endpoint.url)
+        deliverer = make_deliverer(world.engine)
+        assert deliverer.start_due() == 1
+        endpoint.next()
+        deliverer.close()
+    assert world.delivery(job_id).status == "delivered"
+
+
+def test_job_without_a_webhook_url_sends_nothing(world: World) -> None:
+    world.finished_jobs(None)
+    assert run_due(world.engine) == 0

@@ -1,0 +1,74 @@
+"""Housekeeping as Celery tasks, which beat sends to the queue `tasks`: see `db.broker` for how often.
+
+Each may be lost, repeated or late: what is due stands in Postgres, and the next one finds it.
+"""
+
+import logging
+from functools import lru_cache
+from threading import Lock
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from db import partitions
+from db.broker import app
+from db.session import make_engine
+from db.settings import get_settings
+from workers.deliverer import Deliverer
+
+POOL_SIZE = 10  # connections: the tasks, the sweep and the threads that note webhook attempts
+PARTITION_DAYS = 7  # made ahead
+
+log = logging.getLogger(__name__)
+_making = Lock()
+
+
+@app.task(name="deliver_due", send_events=False)  # one a second would push the generations out of Flower's list
+def deliver_due() -> int:
+    """Start the webhook deliveries that are due; returns how many. They run on the deliverer's own threads."""
+    return deliverer().start_due()
+
+
+@app.task(name="maintain_partitions")
+def maintain_partitions() -> list[str]:
+    """Make the coming days' partitions; returns the new ones' names."""
+    with Session(engine()) as session, session.begin():
+        made = partitions.ensure(session, days_ahead=PARTITION_DAYS)
+    if made:
+        log.info("partitions made", extra={"partitions": made})
+    return made
+
+
+@app.task(name="drop_expired")
+def drop_expired() -> list[str]:
+    """Drop what is older than the retention; returns the names of the dropped partitions."""
+    with Session(engine()) as session, session.begin():
+        dropped = partitions.drop_expired(session, get_settings().retention_days)
+    if dropped:
+        log.info("partitions dropped", extra={"partitions": dropped})
+    return dropped
+
+
+def engine() -> Engine:
+    """The process's engine."""
+    with _making:
+        return _engine()
+
+
+def deliverer() -> Deliverer:
+    """The process's deliverer; made once, whichever thread asks first."""
+    with _making:
+        return _deliverer()
+
+
+@lru_cache(maxsize=1)
+def _engine() -> Engine:
+    return make_engine(get_settings(), pool_size=POOL_SIZE)
+
+
+@lru_cache(maxsize=1)
+def _deliverer() -> Deliverer:
+    settings = get_settings()
+    return Deliverer(
+        _engine(), timeout_seconds=settings.webhook_timeout_seconds, allow_private=settings.webhook_allow_private
+    )
