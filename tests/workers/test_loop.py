@@ -1,0 +1,232 @@
+"""The engine thread on a fake model: what it starts, ends and drops, and what it survives."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from db.models import Status
+from db.stream import Token
+from tests.checkpoints import tokenizer_json
+from tests.workers.engine.fakes import FakeModel, make_engine
+from tests.workers.held_jobs import make_held
+from workers.held import HeldJob
+from workers.loading import LoadedModel
+from workers.loop import EngineLoop
+from workers.text.tokenizer import Tokenizer
+
+PATIENCE_SECONDS = 60
+
+
+@dataclass
+class Ends:
+    """Stands in for streamer and writer: remembers the order of ends, and lets a test wait for them."""
+
+    ended: list[HeldJob] = field(default_factory=list)
+    condition: threading.Condition = field(default_factory=threading.Condition)
+
+    def mark(self, jobs: Iterable[HeldJob]) -> None:
+        with self.condition:
+            list(jobs)
+            self.condition.notify_all()
+
+    def put(self, held: HeldJob) -> None:
+        with self.condition:
+            self.ended.append(held)
+            self.condition.notify_all()
+
+    def wait(self, *jobs: HeldJob) -> list[str]:
+        """The statuses of these jobs, once they have ended."""
+        with self.condition:
+            assert self.condition.wait_for(lambda: all(held in self.ended for held in jobs), PATIENCE_SECONDS)
+        return [held.end.status for held in jobs if held.end is not None]
+
+    def wait_tokens(self, held: HeldJob, num_tokens: int) -> None:
+        with self.condition:
+            assert self.condition.wait_for(lambda: len(held.tokens) >= num_tokens, PATIENCE_SECONDS)
+
+
+@dataclass
+class World:
+    loop: EngineLoop
+    ends: Ends
+    model: FakeModel
+
+    def start(self, *jobs: HeldJob) -> None:
+        for held in jobs:
+            self.loop.start_job(held)
+
+
+@pytest.fixture
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    path.write_text(tokenizer_json(512))
+    ends, model, failures = Ends(), GatedModel(), []
+    engine = make_engine(model=model, num_blocks=4096, max_model_len=8192)
+    loop = EngineLoop(
+        lambda: LoadedModel(engine, Tokenizer.load(path)),
+        streamer=ends,  # type: ignore[arg-type]
+        writer=ends,  # type: ignore[arg-type]
+        on_ready=lambda: None,
+        on_failure=failures.append,
+    )
+    loop.start()
+    yield World(loop, ends, model)
+    model.gate.set()
+    loop.stop()
+    loop.join(PATIENCE_SECONDS)
+    assert not failures
+    assert not engine.has_work
+
+
+class GatedModel(FakeModel):
+    """Computes while its gate is open, so that a test can look at a step in flight; `breaks` makes steps fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.is_computing = threading.Event()
+        self.breaks = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.is_computing.set()
+        assert self.gate.wait(PATIENCE_SECONDS)
+        self.is_computing.clear()
+        if self.breaks:
+            raise RuntimeError("no such kernel")
+        return super().forward(*args, **kwargs)
+
+
+ENDLESS = 8000  # tokens: nothing ends by itself within a test
+
+
+def test_jobs_end_by_length_with_all_their_tokens(world: World) -> None:
+    jobs = [make_held(max_tokens=n) for n in (1, 5, 9)]
+    world.start(*jobs)
+    assert world.ends.wait(*jobs) == ["succeeded"] * 3
+    assert [len(held.tokens) for held in jobs] == [1, 5, 9]
+
+
+def test_a_cancelled_job_ends_with_what_it_has_and_the_others_go_on(world: World) -> None:
+    cancelled, other = make_held(max_tokens=ENDLESS), make_held(max_tokens=50)
+    world.start(cancelled, other)
+    world.ends.wait_tokens(cancelled, 3)
+    world.loop.interrupt(cancelled, Status.CANCELLED)
+    assert world.ends.wait(cancelled, other) == ["cancelled", "succeeded"]
+    assert cancelled.end is not None
+    assert len(cancelled.end.token_ids) == len(cancelled.tokens) >= 3
+
+
+def test_a_job_cancelled_before_it_was_started_is_never_computed(world: World) -> None:
+    held = make_held()
+    world.loop.interrupt(held, Status.CANCELLED)
+    world.start(held)
+    assert world.ends.wait(held) == ["cancelled"]
+    assert world.loop.flush(PATIENCE_SECONDS)
+    assert held.tokens == []
+
+
+def test_a_dropped_job_ends_nowhere(world: World) -> None:
+    held = make_held(max_tokens=ENDLESS)
+    world.start(held)
+    world.ends.wait_tokens(held, 1)
+    world.loop.interrupt(held, None)
+    assert world.loop.flush(PATIENCE_SECONDS)
+    assert held.is_dropped
+    assert world.ends.ended == []
+
+
+def test_a_second_interrupt_changes_nothing(world: World) -> None:
+    held = make_held(max_tokens=ENDLESS)
+    world.start(held)
+    world.loop.interrupt(held, Status.CANCELLED)
+    world.loop.interrupt(held, Status.CANCELLED)
+    world.loop.interrupt(held, None)
+    assert world.loop.flush(PATIENCE_SECONDS)
+    assert world.ends.ended == [held]
+    assert not held.is_dropped
+
+
+def test_a_job_past_its_deadline_expires(world: World) -> None:
+    held = make_held(max_tokens=ENDLESS, deadline=monotonic() - 1)
+    world.start(held)
+    assert world.ends.wait(held) == ["expired"]
+
+
+def test_crashed_jobs_run_one_at_a_time(world: World) -> None:
+    first, second, third = (make_held(max_tokens=ENDLESS, crashes=1) for _ in range(3))
+    innocent = make_held(max_tokens=20)
+    world.start(first, second, third, innocent)
+    assert world.ends.wait(innocent) == ["succeeded"]
+    assert (len(second.tokens), len(third.tokens)) == (0, 0)
+    world.loop.interrupt(second, Status.CANCELLED)
+    world.loop.interrupt(first, Status.CANCELLED)
+    world.ends.wait_tokens(third, 1)
+    world.loop.interrupt(third, None)
+    assert world.ends.wait(first, second) == ["cancelled", "cancelled"]
+    assert second.tokens == []
+    assert world.loop.flush(PATIENCE_SECONDS)
+
+
+def test_a_delivered_prefix_that_ends_the_job_takes_no_step(world: World) -> None:
+    held = make_held(max_tokens=2)
+    held.tokens = [Token(10, "a"), Token(11, "b")]
+    world.start(held)
+    assert world.ends.wait(held) == ["succeeded"]
+    assert held.end is not None
+    assert (held.end.text, held.end.finish_reason) == ("ab", "length")
+    assert world.model.num_rows == []
+
+
+def test_a_job_that_can_never_run_fails_with_the_reason(world: World) -> None:
+    held = make_held(prompt_token_ids=[1] * 9000)
+    world.start(held)
+    assert world.ends.wait(held) == ["failed"]
+    assert held.end is not None
+    assert held.end.error_code == "context_length_exceeded"
+    assert "9,000 tokens" in (held.end.error_message or "")
+
+
+def test_a_failed_step_fails_its_jobs_and_the_engine_goes_on(world: World) -> None:
+    world.model.breaks = True
+    broken = make_held()
+    world.start(broken)
+    assert world.ends.wait(broken) == ["failed"]
+    world.model.breaks = False
+    later = make_held()
+    world.start(later)
+    assert world.ends.wait(later) == ["succeeded"]
+
+
+def test_a_step_that_does_not_retire_counts_as_stuck_and_an_idle_engine_does_not(world: World) -> None:
+    assert world.loop.seconds_stuck() == 0
+    world.model.gate.clear()
+    held = make_held()
+    world.start(held)
+    assert world.model.is_computing.wait(PATIENCE_SECONDS)
+    assert world.loop.seconds_stuck() > 0
+    world.model.gate.set()
+    world.ends.wait(held)
+    assert world.loop.seconds_stuck() == 0
+
+
+def test_an_exception_on_the_thread_is_reported() -> None:
+    reported = threading.Event()
+
+    def fail() -> LoadedModel:
+        raise MemoryError
+
+    ends = Ends()
+    loop = EngineLoop(
+        fail,
+        streamer=ends,  # type: ignore[arg-type]
+        writer=ends,  # type: ignore[arg-type]
+        on_ready=lambda: None,
+        on_failure=lambda error: reported.set() if isinstance(error, MemoryError) else None,
+    )
+    loop.start()
+    assert reported.wait(PATIENCE_SECONDS)

@@ -1,0 +1,125 @@
+"""The streamer against a real Valkey: order, fences and what a lost server means."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import redis
+
+from db import stream
+from db.stream import Token
+from tests.workers.held_jobs import WORKER_ID, make_held
+from workers.held import HeldJob
+from workers.streamer import Streamer
+
+
+@dataclass
+class World:
+    """A running streamer, who it told of stale jobs, and what it is told of rows."""
+
+    client: redis.Redis
+    stale: list[HeldJob] = field(default_factory=list)
+    is_ours: bool | None = True
+
+    def __post_init__(self) -> None:
+        self.streamer = Streamer(
+            self.client, on_stale=self.stale.append, is_ours=lambda held: self.is_ours, on_failure=raise_it
+        )
+        self.streamer.start()
+
+    def stream(self, held: HeldJob) -> None:
+        """Mark it, and wait until the streamer is done with it."""
+        self.streamer.mark([held])
+        assert self.streamer.flush(timeout_seconds=30)
+
+    def texts(self, held: HeldJob) -> list[str]:
+        return [token.text for token in stream.fence(self.client, held.job_id)]
+
+
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
+@pytest.fixture
+def world(redis_client: redis.Redis) -> Iterator[World]:
+    world = World(redis_client)
+    yield world
+    world.streamer.stop()
+    world.streamer.join()
+
+
+def opened(client: redis.Redis, **changes: object) -> HeldJob:
+    held = make_held(texts=("a", "b"), **changes)
+    stream.open(client, held.job_id, held.claimed.attempt, WORKER_ID)
+    return held
+
+
+def test_tokens_are_appended_once_however_often_a_job_is_marked(world: World) -> None:
+    held = opened(world.client)
+    world.stream(held)
+    world.stream(held)
+    held.tokens.append(Token(12, "c"))
+    world.stream(held)
+    assert held.num_streamed == 3
+    assert world.texts(held) == ["a", "b", "c"]
+
+
+def test_the_end_comes_after_the_last_token_and_only_once_the_row_has_ended(world: World) -> None:
+    held = opened(world.client)
+    world.stream(held)
+    assert stream_kind(world, held) == b"tokens"
+    held.is_committed = True
+    held.tokens.append(Token(12, "c"))
+    world.stream(held)
+    assert stream_kind(world, held) == b"end"
+    assert stream.num_tokens_many(world.client, [held.job_id]) == {held.job_id: 3}
+
+
+def test_a_job_that_another_attempt_has_taken_over_is_reported_and_adds_nothing(world: World) -> None:
+    held = opened(world.client)
+    stream.open(world.client, held.job_id, held.claimed.attempt + 1, WORKER_ID)
+    world.stream(held)
+    assert world.stale == [held]
+    assert world.texts(held) == []
+
+
+def test_a_stream_that_redis_lost_is_written_again_from_the_first_token(world: World) -> None:
+    held = opened(world.client)
+    world.stream(held)
+    world.client.flushall()
+    held.tokens.append(Token(12, "c"))
+    world.stream(held)
+    assert world.texts(held) == ["a", "b", "c"]
+
+
+def test_a_lost_stream_of_a_job_that_is_no_longer_ours_is_left_alone(world: World) -> None:
+    held = opened(world.client)
+    world.stream(held)
+    world.client.flushall()
+    world.is_ours = False
+    held.tokens.append(Token(12, "c"))
+    world.stream(held)
+    assert world.stale == [held]
+    assert stream.num_tokens_many(world.client, [held.job_id]) == {}
+
+
+def test_a_writer_that_is_behind_goes_on_from_where_the_stream_is(world: World) -> None:
+    held = opened(world.client)
+    world.stream(held)
+    held.num_streamed = 1  # as if the answer to the append had been lost
+    held.tokens.append(Token(12, "c"))
+    world.stream(held)
+    assert world.texts(held) == ["a", "b", "c"]
+
+
+def test_a_dropped_job_writes_nothing_more(world: World) -> None:
+    held = opened(world.client)
+    held.is_dropped = True
+    world.stream(held)
+    assert world.texts(held) == []
+
+
+def stream_kind(world: World, held: HeldJob) -> bytes:
+    [(_, fields)] = world.client.xrevrange(stream.key_of(held.job_id), count=1)
+    kind: bytes = fields[b"k"]
+    return kind

@@ -1,0 +1,121 @@
+"""The writer against a real PostgreSQL: what is durable, what is fenced off, and what the server refuses."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from db.models import JobOutput, Status
+from db.stream import Token
+from tests.servers import Servers
+from tests.workers.held_jobs import insert_running, make_held, row_of
+from workers.held import HeldJob
+from workers.writer import Writer
+
+
+@dataclass
+class World:
+    """A running writer and what it said of each job."""
+
+    engine: Engine
+    written: list[tuple[HeldJob, bool]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.writer = Writer(
+            self.engine, on_written=lambda held, is_ours: self.written.append((held, is_ours)), on_failure=raise_it
+        )
+
+    def write(self, *jobs: HeldJob) -> None:
+        for held in jobs:
+            held.end = held.end or held.ended_as(Status.SUCCEEDED, finish_reason="length")
+            self.writer.put(held)
+        if not self.writer.is_alive():
+            self.writer.start()
+        assert self.writer.flush(timeout_seconds=60)
+
+
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
+@pytest.fixture
+def world(engine: Engine) -> Iterator[World]:
+    world = World(engine)
+    yield world
+    world.writer.stop()
+    world.writer.join()
+
+
+def test_an_end_is_told_when_it_is_in_the_row(world: World) -> None:
+    held = make_held(texts=("Mill", " wheel"))
+    insert_running(world.engine, held)
+    world.write(held)
+    assert world.written == [(held, True)]
+    row = row_of(world.engine, held)
+    assert (row.status, row.finish_reason, row.num_output_tokens) == ("succeeded", "length", 2)
+    with Session(world.engine) as session:
+        output = session.get_one(JobOutput, held.job_id)
+        assert (output.text, output.token_ids, output.text_offsets) == ("Mill wheel", [10, 11], [4, 10])
+
+
+def test_an_old_attempt_ends_nothing_and_its_neighbours_in_the_batch_are_written(world: World) -> None:
+    old, neighbour = make_held(texts=("x",)), make_held(texts=("y",))
+    insert_running(world.engine, old, attempt=2)
+    insert_running(world.engine, neighbour)
+    world.write(old, neighbour)
+    assert world.written == [(old, False), (neighbour, True)]
+    assert row_of(world.engine, old).status == "running"
+
+
+def test_an_output_that_postgres_refuses_fails_its_own_job_and_no_other(world: World) -> None:
+    refused, neighbour = make_held(), make_held(texts=("y",))
+    refused.tokens = [Token(2**40, "x")]  # beyond the column
+    insert_running(world.engine, refused)
+    insert_running(world.engine, neighbour)
+    world.write(refused, neighbour)
+    row = row_of(world.engine, refused)
+    assert (row.status, row.error_code) == ("failed", "output_not_stored")
+    assert row_of(world.engine, neighbour).status == "succeeded"
+    assert sorted(is_ours for _, is_ours in world.written) == [True, True]
+
+
+def test_ends_wait_for_a_postgres_that_is_away(world: World, servers: Servers) -> None:
+    held = make_held(texts=("x",))
+    insert_running(world.engine, held)
+    servers.postgres.stop()
+    held.end = held.ended_as(Status.SUCCEEDED, finish_reason="length")
+    world.writer.put(held)
+    world.writer.start()
+    assert not world.writer.flush(timeout_seconds=0.2)
+    servers.postgres.start()
+    assert world.writer.flush(timeout_seconds=60)
+    assert world.written == [(held, True)]
+
+
+def test_a_commit_whose_answer_was_lost_counts_as_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = make_held(texts=("x",))
+    insert_running(world.engine, held)
+    commit, num_commits = Session.commit, 0
+
+    def commit_and_lose_the_answer(session: Session) -> None:
+        nonlocal num_commits
+        commit(session)
+        num_commits += 1
+        if num_commits == 1:
+            session.connection().exec_driver_sql("SELECT 1 FROM pg_terminate_backend(pg_backend_pid())")
+
+    monkeypatch.setattr(Session, "commit", commit_and_lose_the_answer)
+    world.write(held)
+    assert world.written == [(held, True)]
+
+
+def test_an_ended_job_with_another_outcome_is_not_taken_for_ours(world: World) -> None:
+    held = make_held(texts=("x",))
+    insert_running(world.engine, held)
+    world.write(held)
+    late = replace(held, end=None)
+    late.end = late.ended_as(Status.CANCELLED)
+    world.write(late)
+    assert [is_ours for _, is_ours in world.written] == [True, False]

@@ -1,0 +1,69 @@
+"""The step in Celery's consumer that hands pulled jobs to it as ordinary messages. Hub thread, but for `deliver`."""
+
+from typing import Any
+
+from celery import bootsteps
+from celery.worker.consumer import Consumer
+from celery.worker.control import Panel
+from kombu.asynchronous import Hub
+from kombu.transport.virtual import Channel, Message
+
+from db.queue import queue_name
+from db.settings import TIERS, get_settings
+from workers.held import HeldJob
+from workers.pool import EnginePool
+
+
+class PulledChannel:
+    """What a kombu message needs of its channel. Nothing is acknowledged: the row is the claim."""
+
+    no_ack_consumers: set[str] | None = None
+    codecs = Channel.codecs
+    encode_body = Channel.encode_body
+    decode_body = Channel.decode_body
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Claimed rows have left the list already."""
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """A refused message is seen by `ConsumerStep`, which sees that its job did not reach the pool."""
+
+
+class ConsumerStep(bootsteps.StartStopStep):
+    """Connects the pool's inbox to the consumer's task handler, anew at every connection."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+    label = "Puller"
+
+    def __init__(self, consumer: Consumer, **options: Any) -> None:
+        self._channel = PulledChannel()
+        super().__init__(consumer, **options)
+
+    def start(self, consumer: Consumer) -> None:
+        """Connected: from `register_with_event_loop` on, what is pulled is handed over."""
+
+    def register_with_event_loop(self, consumer: Consumer, hub: Hub) -> None:
+        handle = consumer.create_task_handler()
+        pool: EnginePool = consumer.pool
+        pool.connect(lambda held: handle(self._message(held)))
+
+    def _message(self, held: HeldJob) -> Message:
+        return Message(held.payload, channel=self._channel)  # type: ignore[arg-type]  # all of it that is used
+
+    def stop(self, consumer: Consumer) -> None:
+        """Shutdown or a lost connection: nothing is pulled until the next start."""
+        consumer.pool.disconnect()
+
+
+_stock_active_queues = Panel.data["active_queues"]
+
+
+def active_queues(state: Any) -> list[dict[str, Any]]:
+    """The stock answer and the tier queues: Flower lists no queue that no worker reports."""
+    queues: list[dict[str, Any]] = list(_stock_active_queues(state) or [])
+    declared = state.app.amqp.queues
+    model = get_settings().served_name
+    return queues + [dict(declared[queue_name(model, tier)].as_dict(recurse=True)) for tier in range(len(TIERS))]
+
+
+Panel.data["active_queues"] = active_queues

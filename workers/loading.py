@@ -1,0 +1,152 @@
+"""From a model's name to an engine that runs it. Called on the engine thread: it imports torch and takes its time."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from db.settings import Settings
+from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine
+from workers.models.demo import demo_model_path
+from workers.models.errors import ModelError
+from workers.models.location import resolve
+from workers.text.chat_template import TRANSCRIPT
+from workers.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from workers.models.card import ModelCard
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the API must know of the model before its weights are loaded; copied into the worker's row."""
+
+    model: str
+    tokenizer_path: Path
+    chat_template: str | None
+    max_model_len: int
+    max_num_seqs: int
+    block_size: int
+    num_blocks: int
+    vocab_size: int
+    bos_token: str | None
+    eos_token: str | None
+    dtype: str
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """An engine ready to step, and the tokenizer of its tokens."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+
+
+class LoadFailed(Exception):
+    """The model cannot be served as it is configured; the message says why."""
+
+
+def load(settings: Settings, *, on_card: Callable[[Card], None]) -> LoadedModel:
+    """Load the model that the settings name. `on_card` is called as soon as its shape is known. Raises LoadFailed."""
+    try:
+        return _load(settings, on_card)
+    except (ModelError, OSError, ValueError) as error:  # what the files of a model may be to blame for
+        raise LoadFailed(str(error)) from error
+
+
+def _load(settings: Settings, on_card: Callable[[Card], None]) -> LoadedModel:
+    cache_dir = settings.data_dir / "models"
+    path = _path(settings, cache_dir)
+    # OpenMP reads this when torch is imported: by default a thread that waits for the next operation spins for
+    # milliseconds, and where other processes want the cores too a step takes ten times as long.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # torch takes seconds to import. It must not hold up Celery's thread, nor the news that the path is wrong.
+    import torch
+
+    from kernels import attention_block_size
+    from workers.engine.runner import ModelRunner
+    from workers.models.card import read_card
+    from workers.models.loader import load_model
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = _dtype(settings, device)
+    if settings.num_threads:
+        torch.set_num_threads(settings.num_threads)
+    model_card = read_card(path, cache_dir=cache_dir)
+    card = _card(settings, model_card, attention_block_size(device), dtype)
+    on_card(card)
+    log.info("loading the model", extra={"model": card.model, "path": str(path), "dtype": card.dtype})
+    tokenizer = Tokenizer.load(card.tokenizer_path)
+    model = load_model(path, cache_dir=cache_dir, dtype=dtype, device=device)
+    config = _engine_config(settings, card, model_card)
+    return LoadedModel(Engine(config, ModelRunner(model, config, device=device, dtype=dtype)), tokenizer)
+
+
+def _path(settings: Settings, cache_dir: Path) -> Path:
+    if settings.model is None:
+        return demo_model_path(cache_dir)
+    return resolve(settings.model)
+
+
+def _dtype(settings: Settings, device: "torch.device") -> "torch.dtype":
+    import torch
+
+    from kernels import default_dtype
+
+    if settings.dtype == "auto":
+        return default_dtype(device)
+    dtype = getattr(torch, settings.dtype)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _card(settings: Settings, model_card: "ModelCard", block_size: int, dtype: "torch.dtype") -> Card:
+    config = model_card.config
+    num_blocks = settings.kv_cache_tokens // block_size
+    return Card(
+        model=settings.served_name,
+        tokenizer_path=model_card.tokenizer_path.resolve(),
+        chat_template=_chat_template(settings, model_card),
+        max_model_len=min(
+            settings.max_model_len or config.max_position_embeddings,
+            config.max_position_embeddings,
+            num_blocks * block_size,
+        ),
+        max_num_seqs=settings.max_num_seqs,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        vocab_size=config.vocab_size,
+        bos_token=model_card.bos_token,
+        eos_token=model_card.eos_token,
+        dtype=str(dtype).removeprefix("torch."),
+    )
+
+
+def _chat_template(settings: Settings, model_card: "ModelCard") -> str | None:
+    """The setting (a template, or a file that holds one) before the model's own; the demo model has none."""
+    if settings.chat_template is None:
+        return TRANSCRIPT if settings.model is None else model_card.chat_template
+    is_template = "{" in settings.chat_template or "\n" in settings.chat_template
+    return settings.chat_template if is_template else Path(settings.chat_template).read_text()
+
+
+def _engine_config(settings: Settings, card: Card, model_card: "ModelCard") -> EngineConfig:
+    return EngineConfig(
+        max_num_seqs=card.max_num_seqs,
+        token_budget=max(settings.token_budget, card.max_num_seqs),
+        max_model_len=card.max_model_len,
+        block_size=card.block_size,
+        num_blocks=card.num_blocks,
+        vocab_size=card.vocab_size,
+        eos_token_ids=frozenset(model_card.eos_token_ids),
+        policy=settings.queue_policy,
+        aging_threshold_seconds=settings.aging_threshold_seconds,
+        aging_boost=settings.aging_boost,
+    )

@@ -1,0 +1,152 @@
+"""The thread that writes token streams: one pipeline for all tokens of a step, off the step thread.
+
+Jobs are marked, not queued: a mark says "this one has more than it has streamed". So a slow or absent Redis costs
+nothing but latency, steps coalesce by themselves, and the buffer is the jobs' own tokens.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from time import monotonic
+
+import redis
+
+from db import stream
+from db.stream import Append, Appended
+from workers.held import HeldJob
+from workers.outage import Outage
+from workers.thread import WorkerThread
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+
+
+class Streamer(WorkerThread):
+    """Appends what held jobs have produced, then the end of those whose row has ended."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        on_stale: Callable[[HeldJob], None],
+        is_ours: Callable[[HeldJob], bool | None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`on_stale` is told of a job that another attempt has taken over; `is_ours` asks the row, None: not now."""
+        super().__init__("streamer", on_failure)
+        self._redis = client
+        self._on_stale = on_stale
+        self._is_ours = is_ours
+        self._outage = Outage(log, "token streams wait for Redis")
+        self._condition = threading.Condition()
+        self._marked: dict[HeldJob, None] = {}  # in order of marking; under the condition
+        self._is_idle = True  # under the condition
+        self._is_stopping = False  # under the condition
+
+    def mark(self, jobs: Iterable[HeldJob]) -> None:
+        """These have tokens, or an end, that the stream does not have yet."""
+        with self._condition:
+            self._marked.update(dict.fromkeys(jobs))
+            self._condition.notify_all()
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Wait until everything marked is written. False when that took too long."""
+        deadline = monotonic() + timeout_seconds
+        with self._condition:
+            while self._marked or not self._is_idle:
+                remaining = deadline - monotonic()
+                if remaining <= 0:
+                    return False
+                self._condition.wait(remaining)
+        return True
+
+    def stop(self) -> None:
+        with self._condition:
+            self._is_stopping = True
+            self._condition.notify_all()
+
+    def work(self) -> None:
+        while jobs := self._take():
+            try:
+                unfinished = self._write(jobs)
+                self._outage.over()
+            except redis.RedisError as error:
+                self._outage.seen(error)
+                self._pause()
+                unfinished = jobs
+            self._put_back(unfinished)
+
+    def _take(self) -> list[HeldJob]:
+        with self._condition:
+            self._is_idle = True
+            self._condition.notify_all()
+            while not self._marked and not self._is_stopping:
+                self._condition.wait()
+            jobs = [] if self._is_stopping else list(self._marked)
+            self._marked.clear()
+            self._is_idle = not jobs
+            return jobs
+
+    def _put_back(self, jobs: list[HeldJob]) -> None:
+        if jobs:
+            self.mark(jobs)
+
+    def _pause(self) -> None:
+        with self._condition:
+            self._condition.wait_for(lambda: self._is_stopping, RETRY_SECONDS)
+
+    def _write(self, jobs: list[HeldJob]) -> list[HeldJob]:
+        """Append and end. Returns the jobs that still have something to write."""
+        jobs = [held for held in jobs if not held.is_dropped]
+        unfinished = self._append(jobs)
+        for held in jobs:
+            if held.is_committed and held.num_streamed == len(held.tokens):
+                stream.end(self._redis, held.job_id, len(held.tokens))
+        return unfinished
+
+    def _append(self, jobs: list[HeldJob]) -> list[HeldJob]:
+        appends = {held: _append_of(held) for held in jobs if len(held.tokens) > held.num_streamed}
+        results = stream.append_many(self._redis, list(appends.values()))
+        return [
+            held
+            for (held, append), result in zip(appends.items(), results, strict=True)
+            if self._has_more(held, append, result)
+        ]
+
+    def _has_more(self, held: HeldJob, append: Append, result: Appended) -> bool:
+        """Move on by what the script answered. Whether the job must be written again."""
+        if result.status == "ok":
+            held.num_streamed = append.first_index + len(append.tokens)
+            return False
+        if result.status == "behind":
+            held.num_streamed = min(result.num_tokens, len(held.tokens))
+            return held.num_streamed < len(held.tokens)
+        if result.status == "missing":
+            return self._rewrite(held)
+        self._on_stale(held)
+        return False
+
+    def _rewrite(self, held: HeldJob) -> bool:
+        """The stream is gone: Redis lost its data. While the row is ours, write it again from memory."""
+        is_ours = held.is_committed or self._is_ours(held)
+        if is_ours is None:
+            self._pause()
+            return True
+        if not is_ours:
+            self._on_stale(held)
+            return False
+        log.warning("token stream is rewritten", extra={"job_id": str(held.job_id)})
+        held.num_streamed = 0
+        return True
+
+
+def _append_of(held: HeldJob) -> Append:
+    """What is new since the last append. The engine thread may add to the tokens meanwhile; this takes a copy."""
+    return Append(
+        job_id=held.job_id,
+        attempt=held.claimed.attempt,
+        worker_id=held.worker_id,
+        first_index=held.num_streamed,
+        tokens=held.tokens[held.num_streamed :],
+    )

@@ -1,0 +1,226 @@
+"""The engine worker: its threads, wired together, without Celery. `workers/pool.py` shows it to Celery as a pool.
+
+    puller -> deliver -> [Celery, hub thread] -> start -> engine loop -> streamer
+                                                                      -> writer -> settle -> [Celery, hub thread]
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from typing import Any
+from uuid import UUID
+
+import redis
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from db import jobs, queue
+from db.jobs import Ready
+from db.models import Status
+from db.session import make_engine, make_redis
+from db.settings import Settings
+from workers.held import HeldJob, HeldJobs, Outcome
+from workers.lease import Lease
+from workers.listener import Listener
+from workers.loading import LoadedModel, load
+from workers.loop import EngineLoop
+from workers.predecessor import free_predecessors
+from workers.puller import Puller
+from workers.streamer import Streamer
+from workers.writer import Writer
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 5.0
+
+
+class EngineWorker:
+    """Owns the threads. `start` and `stop` are called by Celery's main thread; the callbacks by the threads named."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        name: str,
+        deliver: Callable[[list[HeldJob]], None],
+        on_settled: Callable[[HeldJob, Outcome], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`deliver` (puller thread) takes new jobs, `on_settled` (any thread) jobs that left, `on_failure` (the
+        thread it befell) what no thread survives."""
+        self.settings = settings
+        self.held_jobs = HeldJobs()
+        self._on_settled = on_settled
+        self._engine = make_engine(settings)
+        self._redis = make_redis(settings)
+        self.streamer = Streamer(self._redis, on_stale=self._drop, is_ours=self._is_ours, on_failure=on_failure)
+        self.writer = Writer(self._engine, on_written=self._on_written, on_failure=on_failure)
+        self.loop = EngineLoop(
+            self._load,
+            streamer=self.streamer,
+            writer=self.writer,
+            on_ready=self._on_ready,
+            on_failure=on_failure,
+        )
+        self.lease = Lease(
+            settings,
+            self._engine,
+            name=name,
+            held_jobs=self.held_jobs,
+            loop=self.loop,
+            settle=self.settle,
+            free_predecessors=partial(free_predecessors, self._engine, self._redis),
+            give_back=self._push_front,
+            on_renewed=self._wake_puller,
+            on_failure=on_failure,
+        )
+        self.puller = Puller(
+            settings,
+            self._engine,
+            self._redis,
+            held_jobs=self.held_jobs,
+            loop=self.loop,
+            lease=self.lease,
+            deliver=deliver,
+            push_front=self._push_front,
+            on_failure=on_failure,
+        )
+        self.listener = Listener(
+            self._redis,
+            model=settings.served_name,
+            lease=self.lease,
+            on_wake=self.puller.wake,
+            on_cancel=self._cancel_id,
+            on_failure=on_failure,
+        )
+
+    def start(self) -> None:
+        for thread in (self.streamer, self.writer, self.lease, self.loop, self.puller, self.listener):
+            thread.start()
+
+    def cancel(self, held: HeldJob) -> None:
+        """End the job as cancelled, with what it has delivered."""
+        self.loop.interrupt(held, Status.CANCELLED)
+
+    def settle(self, held: HeldJob, outcome: Outcome) -> None:
+        """The job is off our hands: tell Celery, free its seat. Once per job, whoever is first; any thread."""
+        # Celery hears of it before the seat is free, so that it never sees more tasks than there are seats.
+        if self.held_jobs.is_held(held):
+            self._on_settled(held, outcome)
+        if self.held_jobs.discard(held):
+            self.puller.wake()
+
+    def begin_drain(self) -> None:
+        """Take no more jobs; those that run go on."""
+        self.puller.stop()
+        self.lease.set_status("draining")
+        log.info("draining", extra={"num_jobs": len(self.held_jobs)})
+
+    def release(self) -> None:
+        """Hand back what is still held, with what it has delivered, uncharged and to the front of its list."""
+        held_jobs = self.held_jobs.snapshot()
+        for held in held_jobs:
+            self.loop.interrupt(held, None)
+        self.loop.flush(FLUSH_SECONDS)
+        self.streamer.flush(FLUSH_SECONDS)
+        released = [held for held in held_jobs if held.end is None]
+        try:
+            self._push_front(self._release_rows(released))
+        except SQLAlchemyError as error:
+            log.error("jobs could not be handed back; their lease runs out: %s", error)
+        for held in released:
+            self.settle(held, Outcome.RELEASED)
+        self.writer.flush(FLUSH_SECONDS)
+
+    def stop(self) -> bool:
+        """End the threads. What is not settled now is another worker's. False when the engine thread goes on."""
+        self.loop.stop()
+        self.writer.stop()
+        self.streamer.flush(FLUSH_SECONDS)
+        self.streamer.stop()
+        self.listener.stop()
+        self.lease.stop()
+        self._engine.dispose()
+        if self.loop.model is not None:
+            self.loop.join(FLUSH_SECONDS)
+        return not self.loop.is_alive()
+
+    def info(self) -> dict[str, Any]:
+        """For `inspect stats` and Flower's pool page."""
+        model = self.loop.model
+        info = {"status": self.lease.status, "model": self.settings.served_name, "held": len(self.held_jobs)}
+        if model is None:
+            return info
+        engine = model.engine
+        return info | {
+            "running": engine.num_running,
+            "waiting": engine.num_waiting,
+            "free_seats": engine.num_free_seats,
+            "free_blocks": engine.num_free_blocks,
+            "steps": engine.num_steps,
+        }
+
+    def _load(self) -> LoadedModel:
+        return load(self.settings, on_card=self.lease.announce)
+
+    def _on_ready(self) -> None:
+        """Engine thread: the model is loaded, so jobs may come."""
+        log.info("the model is ready", extra={"model": self.settings.served_name})
+        self.lease.set_status("ready")
+        self.puller.wake()
+
+    def _wake_puller(self) -> None:
+        self.puller.wake()
+
+    def _on_written(self, held: HeldJob, is_ours: bool) -> None:
+        """Writer thread: the end is durable, or the row was somebody else's."""
+        if not is_ours:
+            log.warning("an end came too late", extra={"job_id": str(held.job_id), "attempt": held.claimed.attempt})
+            self.settle(held, Outcome.LOST)
+            return
+        assert held.end is not None
+        log.info(
+            "job ended",
+            extra={"job_id": str(held.job_id), "status": held.end.status, "num_output_tokens": len(held.tokens)},
+        )
+        held.is_committed = True
+        self.streamer.mark([held])
+        self.settle(held, Outcome.ENDED)
+
+    def _drop(self, held: HeldJob) -> None:
+        """Streamer thread: another attempt has the stream, so the row is not ours either."""
+        self.loop.interrupt(held, None)
+        self.settle(held, Outcome.LOST)
+
+    def _is_ours(self, held: HeldJob) -> bool | None:
+        """Streamer thread: whether the row still says so; None while Postgres cannot be asked."""
+        try:
+            with Session(self._engine) as session:
+                rows = jobs.held(session, held.worker_id)
+        except SQLAlchemyError:
+            return None
+        return any(row.job_id == held.job_id and row.attempt == held.claimed.attempt for row in rows)
+
+    def _cancel_id(self, job_id: UUID) -> None:
+        """Listener thread: a client's cancel. An unknown id is a job that has left."""
+        held = self.held_jobs.get(job_id)
+        if held is not None:
+            self.cancel(held)
+
+    def _release_rows(self, held_jobs: list[HeldJob]) -> list[Ready]:
+        by_worker: dict[UUID, list[tuple[UUID, int]]] = defaultdict(list)
+        for held in held_jobs:
+            by_worker[held.worker_id].append((held.job_id, held.claimed.attempt))
+        with Session(self._engine) as session:
+            readies = [jobs.release(session, worker_id, rows) for worker_id, rows in by_worker.items()]
+            session.commit()
+        return list(chain.from_iterable(readies))
+
+    def _push_front(self, readies: list[Ready]) -> None:
+        """Put released jobs where they were; without Redis the sweep does."""
+        try:
+            queue.push_front(self._redis, readies)
+        except redis.RedisError as error:
+            log.warning("handed-back jobs wait for the sweep: %s", error, extra={"num_jobs": len(readies)})

@@ -1,0 +1,160 @@
+"""The thread that ends jobs: terminal states are committed in batches, and only then told to anybody.
+
+A commit that fails because Postgres is away is tried again until it is back; the ends wait in memory meanwhile, and no
+more than the seats can wait. An end that Postgres refuses as such is replaced by a failure that says so.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from uuid import UUID
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
+from sqlalchemy.orm import Session
+
+from db import jobs
+from db.jobs import End
+from db.models import Status
+from workers.held import HeldJob
+from workers.outage import Outage
+from workers.thread import WorkerThread
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 0.1
+LAST_RETRY_SECONDS = 2.0
+NOT_STORED = "output_not_stored"
+
+
+class Writer(WorkerThread):
+    """Commits the ends of held jobs, in the order in which they came."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        on_written: Callable[[HeldJob, bool], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`on_written` is called on this thread once a job's end is durable; False: its row was no longer ours."""
+        super().__init__("writer", on_failure)
+        self._engine = engine
+        self._on_written = on_written
+        self._outage = Outage(log, "ends wait for Postgres")
+        self._condition = threading.Condition()
+        self._waiting: list[HeldJob] = []  # under the condition
+        self._is_idle = True  # under the condition
+        self._is_stopping = False  # under the condition
+
+    def put(self, held: HeldJob) -> None:
+        """Commit `held.end`, soon."""
+        with self._condition:
+            self._waiting.append(held)
+            self._condition.notify_all()
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Wait until every end is committed. False when that took too long."""
+        deadline = monotonic() + timeout_seconds
+        with self._condition:
+            while self._waiting or not self._is_idle:
+                remaining = deadline - monotonic()
+                if remaining <= 0:
+                    return False
+                self._condition.wait(remaining)
+        return True
+
+    def stop(self) -> None:
+        """Give up what cannot be committed now: its rows are running, and another worker will end them."""
+        with self._condition:
+            self._is_stopping = True
+            self._condition.notify_all()
+
+    def work(self) -> None:
+        while batch := self._take():
+            self._commit(batch)
+
+    def _take(self) -> list[HeldJob]:
+        with self._condition:
+            self._is_idle = True
+            self._condition.notify_all()
+            while not self._waiting and not self._is_stopping:
+                self._condition.wait()
+            batch, self._waiting = self._waiting, []
+            self._is_idle = not batch
+            return batch
+
+    def _commit(self, batch: list[HeldJob]) -> None:
+        ends = {held: _end_of(held) for held in batch}
+        retry_seconds, is_retry = FIRST_RETRY_SECONDS, False
+        while True:
+            try:
+                written = self._finish(list(ends.values()), is_retry)
+                self._outage.over()
+                break
+            except Exception as error:
+                if not _is_outage(error):
+                    self._commit_singly(batch, error)
+                    return
+                self._outage.seen(error)
+            if self._pause(retry_seconds):
+                return
+            retry_seconds, is_retry = min(2 * retry_seconds, LAST_RETRY_SECONDS), True
+        for held in batch:
+            self._on_written(held, held.job_id in written)
+
+    def _commit_singly(self, batch: list[HeldJob], error: Exception) -> None:
+        """One end of the batch is unacceptable. Find it, and end its job with the reason instead."""
+        if len(batch) > 1:
+            for held in batch:
+                self._commit([held])
+            return
+        [held] = batch
+        log.error("an end could not be written", exc_info=error, extra={"job_id": str(held.job_id)})
+        if _end_of(held).error_code == NOT_STORED:  # so it is not the output, and somebody has to repair it
+            self._pause(LAST_RETRY_SECONDS)
+            self.put(held)
+            return
+        held.end = _refused(_end_of(held))
+        self._commit(batch)
+
+    def _finish(self, ends: list[End], is_retry: bool) -> set[UUID]:
+        with Session(self._engine) as session:
+            written = jobs.finish(session, ends)
+            if is_retry:  # the try before may have been committed, and only its answer lost
+                written |= jobs.finished(session, ends)
+            session.commit()
+        return written
+
+    def _pause(self, seconds: float) -> bool:
+        with self._condition:
+            return self._condition.wait_for(lambda: self._is_stopping, seconds)
+
+
+def _end_of(held: HeldJob) -> End:
+    assert held.end is not None, "a job reached the writer without its end"
+    return held.end
+
+
+def _refused(end: End) -> End:
+    """The end of a job whose output cannot be stored: without the output, which would be refused again."""
+    return replace(
+        end,
+        status=Status.FAILED,
+        finish_reason=None,
+        text="",
+        token_ids=[],
+        text_offsets=[],
+        logprobs=None,
+        error_code=NOT_STORED,
+        error_message="the output could not be stored; please report this with the job's id",
+    )
+
+
+def _is_outage(error: Exception) -> bool:
+    """Whether the server was away or busy, as opposed to refusing what it was asked."""
+    return isinstance(error, OperationalError | InterfaceError | TimeoutError) or (
+        isinstance(error, DBAPIError) and error.connection_invalidated
+    )
