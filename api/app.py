@@ -1,0 +1,53 @@
+"""The HTTP application: `uvicorn --factory api.app:create_app`."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from api import completions, deliveries, docs, events, health, jobs, models, queues
+from api.body_limit import BodyLimitMiddleware
+from api.errors import add_error_handlers
+from api.metrics import Metrics
+from api.request_id import RequestIdMiddleware
+from api.services import open_services
+from db.settings import Settings, get_settings
+
+ROUTERS = (jobs, events, completions, queues, models, deliveries, health)  # their order at /docs
+
+log = logging.getLogger(__name__)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application for these settings (the process's own by default). It connects when it starts to serve."""
+    settings = settings or get_settings()
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_services(settings, metrics) as services:
+            app.state.services = services
+            log.info("api ready")
+            yield
+
+    app = FastAPI(
+        title="Headrace",
+        summary=docs.SUMMARY,
+        description=docs.DESCRIPTION,
+        version=version("headrace"),
+        openapi_tags=docs.TAGS,
+        openapi_url=None,  # `api.docs` serves it, with the served model's name in the examples
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        strict_content_type=False,  # a body without a Content-Type is taken as JSON
+    )
+    add_error_handlers(app)
+    for module in ROUTERS:
+        app.include_router(module.router)
+    docs.add_docs(app)
+    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(RequestIdMiddleware, metrics=metrics)
+    return app

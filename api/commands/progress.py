@@ -1,0 +1,64 @@
+"""Waits for a job while showing, on stderr, its place in line and when it will probably start."""
+
+from typing import TYPE_CHECKING, Any
+
+from api.commands.render import stderr, summary, waiting_line, write_output
+
+if TYPE_CHECKING:
+    from api.client import Client
+
+
+def wait_for_end(client: "Client", job_id: str) -> dict[str, Any]:
+    """The job once it has ended."""
+    with _Line() as line:
+        for job in client.watch(job_id):
+            line.show(job)
+    return job
+
+
+def stream_text(client: "Client", job_id: str) -> dict[str, Any]:
+    """Write the job's text to stdout as it comes; returns the job once it has ended."""
+    with _Line() as line:
+        for job in client.watch_start(job_id):
+            if job["status"] == "queued":
+                line.show(job)
+    shown = ""  # the last text that was written
+    for event in client.events(job_id):
+        if event.type == "job.token":
+            text = event.data["text"]
+        else:  # a job submitted without token events has all its text at the end
+            text = event.data["output"]["text"] if event.is_end and event.data["output"] and not shown else ""
+        write_output(text)
+        shown = text or shown
+        if event.is_end:
+            write_output("\n" if shown and not shown.endswith("\n") else "")
+            stderr().print(summary(event.data))
+            job = event.data
+    return job
+
+
+class _Line:
+    """A spinner with a line of text on a terminal; elsewhere a line whenever the job has moved."""
+
+    def __init__(self) -> None:
+        self._console = stderr()
+        self._status = self._console.status("") if self._console.is_terminal else None
+        self._moved_to: object = None
+
+    def __enter__(self) -> "_Line":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, job: dict[str, Any]) -> None:
+        """Say where the job is, unless it has ended."""
+        if job["status"] not in ("queued", "running"):
+            return
+        if self._status is not None:
+            self._status.update(waiting_line(job))
+            self._status.start()
+        elif self._moved_to != (job["status"], job["position"]):
+            self._moved_to = (job["status"], job["position"])
+            self._console.print(waiting_line(job))

@@ -1,0 +1,72 @@
+"""POST /v1/completions: a job in OpenAI's dress, answered when it has ended or as it is written."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Header, Request, Response
+
+from api.auth import CallerDep
+from api.completion_schemas import DEFAULT_MAX_TOKENS, Completion, CompletionCreate
+from api.examples import COMPLETION_EXAMPLES
+from api.foreground import Foreground
+from api.schemas import error_replies
+from api.services import ServicesDep
+from api.sse import event_response
+from api.submit import Submission, canonical, submit
+
+CHUNK_EXAMPLE = """data: {"id":"cmpl-0193e4c2a1b47c3d8e5f60718293a4b5","object":"text_completion","created":1767268800,\
+"model":"MODEL","choices":[{"index":0,"text":" the","logprobs":null,"finish_reason":null}],"usage":null}
+
+data: [DONE]
+
+"""
+
+router = APIRouter(tags=["OpenAI"])
+
+
+@router.post(
+    "/v1/completions",
+    summary="Complete a text",
+    response_description="The completion, or its chunks.",
+    response_model=Completion,
+    responses={
+        200: {"content": {"text/event-stream": {"example": CHUNK_EXAMPLE}}},
+        **error_replies(400, 401, 404, 422, 429, 500, 503, 504),
+    },
+)
+async def create_completion(
+    services: ServicesDep,
+    caller: CallerDep,
+    request: Request,
+    body: Annotated[CompletionCreate, Body(openapi_examples=COMPLETION_EXAMPLES)],
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            description="As for a job. The completion then also goes on when the client leaves.",
+        ),
+    ] = None,
+) -> Response:
+    """As OpenAI has it, for any OpenAI client. The work queues like every other job; leaving cancels it."""
+    digested = canonical(body.model_dump(mode="json"))
+    row = await submit(services, caller, _submission(body), idempotency_key=idempotency_key, body=digested)
+    foreground = Foreground(services, caller, row, body, is_kept=idempotency_key is not None)
+    if body.stream:
+        return event_response(foreground.frames(), on_close=foreground.on_close)
+    return await foreground.answer(request)
+
+
+def _submission(body: CompletionCreate) -> Submission:
+    return Submission(
+        kind="completion",
+        model=body.model,
+        prompt=body.one_prompt,
+        messages=None,
+        tier=body.tier,
+        max_tokens=body.max_tokens,
+        default_max_tokens=DEFAULT_MAX_TOKENS,
+        seed=body.seed,
+        stream=body.stream,
+        sampling=body.sampling(logprobs=body.logprobs),
+        webhook_url=body.webhook_url,
+        metadata=body.metadata,
+    )

@@ -1,0 +1,102 @@
+"""/docs and /openapi.json: the API's reference, served from this process alone, with examples that run as they are."""
+
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from sqlalchemy.exc import SQLAlchemyError
+
+from api.examples import MODEL
+from api.models import load_models
+from api.services import ServicesDep
+
+ASSETS = Path(str(files("fastapi_offline"))) / "static"  # Swagger UI, so that /docs needs no other host
+ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
+    "%3Ccircle cx='8' cy='8' r='7' fill='%23236a8c'/%3E"
+    "%3Cpath d='M2 9q3-3 6 0t6 0' stroke='white' fill='none'/%3E%3C/svg%3E"
+)
+EXAMPLE_HOST = "http://127.0.0.1:8000"
+SUMMARY = "Asynchronous inference for language models: nothing lost, nobody starved."
+DESCRIPTION = """
+Submit a generation, get an id, come back for the text: by polling, by a token stream that survives every crash, or by
+a signed webhook. Press **Authorize**, paste the key that `make run` printed (it is in `.headrace/api-key`), and every
+example below runs as it is.
+
+```sh
+curl -s http://127.0.0.1:8000/v1/jobs -H "Authorization: Bearer $HEADRACE_API_KEY" \\
+     -H "Content-Type: application/json" \\
+     -d '{"model": "MODEL", "prompt": "The best thing about rivers is", "max_tokens": 32}'
+```
+
+* **A job is kept** once it is accepted, and reaches exactly one end: `succeeded`, `failed`, `cancelled`, `expired` or
+  `dead`. Each end is readable here and sends one webhook event.
+* **Errors** have one shape, `{"error": {"message", "type", "param", "code"}}`; every reply has an `x-request-id`.
+* **OpenAI clients** work unchanged with the base URL `/v1` of this server.
+"""
+TAGS = [
+    {"name": "Jobs", "description": "Submit, look, wait, stream, cancel. `high` goes before `normal` before `low`."},
+    {"name": "OpenAI", "description": "The same jobs for OpenAI clients."},
+    {"name": "Queues and models", "description": "What is served, and how much waits."},
+    {"name": "Webhooks", "description": "What became of the events that were sent to you."},
+    {"name": "Health", "description": "For schedulers and dashboards; no key needed."},
+]
+UI_PARAMETERS = {
+    "persistAuthorization": True,
+    "tryItOutEnabled": True,
+    "displayRequestDuration": True,
+    "docExpansion": "list",
+    "defaultModelsExpandDepth": 0,
+}
+
+
+def add_docs(app: FastAPI) -> None:
+    """Serve the reference under /docs, and send visitors of / there."""
+    app.mount("/docs/assets", StaticFiles(directory=ASSETS), name="docs-assets")
+
+    @app.get("/", include_in_schema=False)
+    async def root() -> RedirectResponse:
+        return RedirectResponse("/docs")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> HTMLResponse:
+        base = request.scope.get("root_path", "")
+        return get_swagger_ui_html(
+            openapi_url=f"{base}/openapi.json",
+            title="Headrace API",
+            swagger_js_url=f"{base}/docs/assets/swagger-ui-bundle.js",
+            swagger_css_url=f"{base}/docs/assets/swagger-ui.css",
+            swagger_favicon_url=ICON,
+            swagger_ui_parameters=UI_PARAMETERS,
+        )
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def schema(services: ServicesDep, request: Request) -> Response:
+        """The schema with the address it was asked at, and a served model's name, in its examples."""
+        try:
+            models = await load_models(services)
+        except SQLAlchemyError:  # the reference is worth reading while the stores are away
+            models = []
+        name = models[0].id if models else MODEL
+        text = json.dumps(_reference(app)).replace(EXAMPLE_HOST, str(request.base_url).rstrip("/"))
+        return Response(re.sub(rf"\b{MODEL}\b", name, text), media_type="application/json")
+
+
+def _reference(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's schema, made once, less the 422 that it adds to every route: ours are 400s in the one shape."""
+    if app.openapi_schema is None:
+        schema = app.openapi()
+        for operations in schema["paths"].values():
+            for operation in operations.values():
+                if "HTTPValidationError" in json.dumps(operation["responses"].get("422", {})):
+                    del operation["responses"]["422"]
+        for name in ("HTTPValidationError", "ValidationError"):
+            schema["components"]["schemas"].pop(name, None)
+    assert app.openapi_schema is not None
+    return app.openapi_schema

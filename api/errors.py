@@ -1,0 +1,164 @@
+"""The one error shape, `{"error": {"message", "type", "param", "code"}}`, and what turns every failure into it."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from redis.exceptions import RedisError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+
+log = logging.getLogger(__name__)
+
+STORE_RETRY_SECONDS = 2  # a restarted PostgreSQL or Redis is usually back by then
+NO_RETRY = {"x-should-retry": "false"}  # read by the OpenAI clients, which repeat a 409 and every 5xx otherwise
+
+
+class ApiError(Exception):
+    """A refusal: the HTTP status, what to tell the client, and a code that programs can switch on."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+
+
+def invalid(message: str, *, param: str | None, code: str = "invalid_value") -> ApiError:
+    """A 400 about one field of the request."""
+    return ApiError(400, message, code=code, param=param)
+
+
+def not_found(what: str, public_id: str) -> ApiError:
+    """The 404 for an id that does not exist or belongs to another tenant: the two are not told apart."""
+    return ApiError(404, f"No {what} with id '{public_id}'.", code=f"{what}_not_found")
+
+
+def retry_after(seconds: float) -> dict[str, str]:
+    """Headers that tell a client when to try again; whole seconds for the standard one, never zero."""
+    return {"Retry-After": str(max(1, round(seconds))), "retry-after-ms": str(max(1, round(seconds * 1000)))}
+
+
+def error_body(status: int, message: str, *, code: str | None, param: str | None = None) -> dict[str, Any]:
+    """The JSON of an error, also used inside event streams."""
+    return {"error": {"message": message, "type": error_type(status), "param": param, "code": code}}
+
+
+def error_type(status: int) -> str:
+    """OpenAI's name for the class of an error."""
+    names = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+    return names.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    """The reply that `error` stands for."""
+    body = error_body(error.status, error.message, code=error.code, param=error.param)
+    return JSONResponse(body, error.status, headers=error.headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Make `app` answer every failure in the one shape. The last resort, a 500, is in `api.request_id`."""
+    app.add_exception_handler(ApiError, _answer_api_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid_request)
+    app.add_exception_handler(HTTPException, _answer_http_exception)
+    for store_error in (OperationalError, InterfaceError, DBAPIError, PoolTimeout, RedisError):
+        app.add_exception_handler(store_error, _answer_store_error)
+
+
+async def _answer_api_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _answer_invalid_request(request: Request, error: Exception) -> JSONResponse:
+    """Validation failures are 400s that name the field; the first field is told, as it often causes the others."""
+    assert isinstance(error, RequestValidationError)
+    first, *others = error.errors()
+    is_json = "json" in request.headers.get("content-type", "application/json")
+    if first["type"] in ("model_attributes_type", "dict_type") and first["loc"] == ("body",) and not is_json:
+        return error_response(invalid("The body must be JSON: send Content-Type: application/json.", param=None))
+    # A field that may be of several types fails once for each: the one that got furthest is what the client meant.
+    told = max([first, *(each for each in others if each["loc"][:2] == first["loc"][:2])], key=_how_far)
+    param = _param(told["loc"])
+    return error_response(invalid(_sentence(told, param), param=param, code=_validation_code(told["type"])))
+
+
+async def _answer_http_exception(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    codes = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+    messages = {404: "There is nothing at this path; GET /docs lists what there is."}
+    message = messages.get(error.status_code, f"{error.detail}.".replace("..", "."))
+    code = codes.get(error.status_code, "invalid_request")
+    return error_response(ApiError(error.status_code, message, code=code, headers=error.headers))
+
+
+async def _answer_store_error(request: Request, error: Exception) -> JSONResponse:
+    """PostgreSQL or Redis is away: nothing was accepted, and the client may try again. Other such errors are ours."""
+    if isinstance(error, DBAPIError) and not is_store_away(error):
+        raise error
+    log.warning("store unreachable", extra={"path": request.url.path, "error": str(error).splitlines()[0]})
+    return error_response(store_away())
+
+
+def is_store_away(error: BaseException) -> bool:
+    """Whether `error` says that PostgreSQL or Redis could not be reached, rather than that it refused a statement."""
+    if isinstance(error, DBAPIError):
+        return isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated
+    return isinstance(error, (PoolTimeout, RedisError, ConnectionError))
+
+
+def store_away() -> ApiError:
+    """The 503 while a store cannot be reached."""
+    message = "A backing store is not reachable at the moment; nothing was changed. Try again shortly."
+    return ApiError(503, message, code="service_unavailable", headers=retry_after(STORE_RETRY_SECONDS))
+
+
+def _how_far(error: Mapping[str, Any]) -> tuple[int, bool]:
+    """How deep the value went before it failed, and whether it was at least of the right type."""
+    return len(error["loc"]), not error["type"].endswith("_type")
+
+
+def _param(location: tuple[str | int, ...]) -> str | None:
+    """`messages[0].content` for a body location; the header's or query's own name otherwise."""
+    path = ""
+    for part in location[1:]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not _is_union_tag(part):
+            path += f".{part}" if path else part
+    return path or None
+
+
+def _is_union_tag(part: str) -> bool:
+    """pydantic names the union's branch in a location (`list[int]`, `str`); clients know no branches."""
+    return "[" in part or part in ("str", "int", "float", "bool", "TextPart")
+
+
+def _validation_code(kind: str) -> str:
+    return {"missing": "missing_field", "extra_forbidden": "unknown_field"}.get(kind, "invalid_value")
+
+
+def _sentence(first: Mapping[str, Any], param: str | None) -> str:
+    """pydantic's message as one sentence that names the field."""
+    if first["type"] == "json_invalid":
+        return f"The body is not valid JSON: {first['ctx']['error']}."
+    if first["type"] == "missing":
+        return f"'{param}' is required." if param else "A JSON body is required."
+    if first["type"] == "extra_forbidden":
+        return f"'{param}' is not a known field."
+    detail = first["msg"].removeprefix("Value error, ")
+    return f"{detail}." if param is None else f"'{param}': {detail[:1].lower()}{detail[1:]}."

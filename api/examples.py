@@ -1,0 +1,65 @@
+"""Example requests at /docs. `MODEL` stands for the name of the model that is served when the page is read."""
+
+from fastapi.openapi.models import Example
+
+MODEL = "MODEL"
+
+JOB_EXAMPLES: dict[str, Example] = {
+    "prompt": {
+        "summary": "A text to continue",
+        "value": {"model": MODEL, "prompt": "The best thing about rivers is", "max_tokens": 32},
+    },
+    "messages": {
+        "summary": "A conversation, for models with a chat template",
+        "value": {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Name three rivers in Europe."}],
+            "max_tokens": 64,
+        },
+    },
+    "night": {
+        "summary": "Work that may take the night, with limits, metadata and a repeatable outcome",
+        "value": {
+            "model": MODEL,
+            "prompt": "Summary of chapter one:",
+            "tier": "low",
+            "max_tokens": 128,
+            "temperature": 0.7,
+            "seed": 7,
+            "stop": ["\n\n"],
+            "run_for": 600,
+            "stream": False,
+            "metadata": {"book": "42", "chapter": "1"},
+        },
+    },
+    "webhook": {
+        "summary": "Told by a webhook when it ends",
+        "value": {
+            "model": MODEL,
+            "prompt": "The best thing about rivers is",
+            "max_tokens": 32,
+            "webhook_url": "https://example.com/hooks/headrace",
+        },
+    },
+}
+
+COMPLETION_EXAMPLES: dict[str, Example] = {
+    "whole": {
+        "summary": "The whole text at once",
+        "value": {"model": MODEL, "prompt": "The best thing about rivers is", "max_tokens": 32, "temperature": 0},
+    },
+    "stream": {
+        "summary": "Streamed, with usage at the end",
+        "value": {
+            "model": MODEL,
+            "prompt": "The best thing about rivers is",
+            "max_tokens": 32,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    },
+    "tokens": {
+        "summary": "From token ids, exactly 8 tokens",
+        "value": {"model": MODEL, "prompt": [101, 102, 103], "max_tokens": 8, "ignore_eos": True},
+    },
+}

@@ -1,0 +1,132 @@
+"""A job followed from a cursor to its end: live from Redis, the rest and the past from Postgres, with equal numbers."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from uuid import UUID
+
+from redis.exceptions import RedisError
+
+from api.errors import is_store_away, not_found
+from api.job_view import PREFIX, tokens_of
+from api.services import Services
+from db import job_queries, stream
+from db.ids import parse_id, public_id
+from db.job_queries import JobRow
+from db.models import ENDED
+from db.stream import StreamRead, Token
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0  # while Redis or PostgreSQL is away
+END_ONLY = 2**31 - 1  # a cursor beyond any output: the end is told, and no token
+
+
+@dataclass(frozen=True)
+class Started:
+    """A worker took the job for the first time, now or before the reader came."""
+
+    row: JobRow
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The next output tokens; the first of them has index `first_index`."""
+
+    first_index: int
+    tokens: list[Token]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The job as it ended; the last item."""
+
+    row: JobRow
+
+
+async def find_job(services: Services, tenant: str, public: str, *, prefix: str = PREFIX) -> JobRow:
+    """The tenant's job behind a public id, or the 404."""
+    job_id = parse_id(prefix, public)
+    row = None if job_id is None else await load_job(services, tenant, job_id)
+    if row is None:
+        raise not_found("job", public)
+    return row
+
+
+async def load_job(services: Services, tenant: str, job_id: UUID) -> JobRow | None:
+    """The job as Postgres has it now; None when the tenant has no such job."""
+    async with services.sessions() as session:
+        return await job_queries.get(session, tenant, job_id)
+
+
+async def follow(services: Services, row: JobRow, *, first_index: int = 0) -> AsyncGenerator[Started | Tokens | Ended]:
+    """What happens to the job: started, its tokens from `first_index` on, each once and in order, then its end.
+
+    Ends without `Ended` when the job is deleted meanwhile.
+    """
+    is_started, index = False, first_index
+    with (
+        services.metrics.open_streams.track_inprogress(),
+        services.hub.watch(row.job.id, only_end=first_index == END_ONLY) as watch,
+    ):
+        while True:
+            grown = await _read(services, row.job.id, index)
+            is_growing = grown is not None and grown.exists and not grown.is_ended
+            if watch.is_row_due or not (is_growing and is_started):
+                watch.is_row_due = False
+                try:
+                    latest = await load_job(services, row.job.tenant, row.job.id)
+                except Exception as error:
+                    if not is_store_away(error):
+                        raise
+                    watch.is_row_due = True  # the stream goes on meanwhile
+                else:
+                    if latest is None:
+                        return
+                    row = latest
+            if row.job.started_at is not None and not is_started:
+                is_started = True
+                yield Started(row)
+            if row.job.status in ENDED:
+                rest = tokens_of(row.output)[index:]
+                if rest:
+                    yield Tokens(index, rest)
+                yield Ended(row)
+                return
+            if grown is not None and grown.tokens and is_started:
+                yield Tokens(index, grown.tokens)
+                index += len(grown.tokens)
+            is_store_missing = grown is None or watch.is_row_due
+            await watch.wait(RETRY_SECONDS if is_store_missing else None)
+
+
+async def wait_for_end(services: Services, row: JobRow, *, timeout_seconds: float | None) -> JobRow:
+    """The job once it has ended, or as it is when the time is over (None: no limit). A deleted job is a 404."""
+    try:
+        async with asyncio.timeout(timeout_seconds), aclosing(_until_end(services, row)) as ended:
+            async for last in ended:
+                return last
+    except TimeoutError:
+        pass
+    latest = await load_job(services, row.job.tenant, row.job.id)
+    if latest is None:
+        raise not_found("job", public_id(PREFIX, row.job.id))
+    return latest
+
+
+async def _until_end(services: Services, row: JobRow) -> AsyncGenerator[JobRow]:
+    async for item in follow(services, row, first_index=END_ONLY):
+        if isinstance(item, Ended):
+            yield item.row
+
+
+async def _read(services: Services, job_id: UUID, first_index: int) -> StreamRead | None:
+    """The stream from `first_index` on; None while Redis is away, when the row alone can tell."""
+    try:
+        async with services.reads:
+            return await stream.read(services.redis, job_id, first_index)
+    except (RedisError, OSError) as error:  # the hub has logged it once for all readers
+        log.debug("cannot read a stream", extra={"job_id": str(job_id), "error": str(error)})
+        return None

@@ -1,0 +1,103 @@
+"""A job's row as its JSON, and as the tokens of its output."""
+
+from api.pace import estimate
+from api.schemas import JobError, JobOutput, JobView, Links, TokenLogprobs, Usage
+from api.services import Services
+from db import job_queries
+from db import models as tables
+from db.ids import public_id
+from db.job_queries import JobRow
+from db.models import ENDED, Job, Status
+from db.settings import TIERS
+from db.stream import Token
+
+PREFIX = "job_"
+
+
+def view_of(row: JobRow) -> JobView:
+    """The job without what only a queued one has, its position and estimate."""
+    job, sent = row.job, row.input
+    is_ended = job.status in ENDED
+    return JobView.model_validate(
+        {
+            **{name: getattr(job, name) for name in _SAME_NAME},
+            "id": public_id(PREFIX, job.id),
+            "tier": TIERS[job.tier],
+            "position": None,
+            "estimate": None,
+            "output": _output(job, row.output) if is_ended and row.output is not None else None,
+            "usage": _usage(job) if is_ended else None,
+            "error": _error(job) if is_ended else None,
+            "metadata": sent.metadata_,
+            "webhook_url": sent.webhook_url,
+            "links": _links(public_id(PREFIX, job.id)),
+        }
+    )
+
+
+async def live_view(services: Services, row: JobRow) -> JobView:
+    """The job with its place in the queue and when it will probably start."""
+    view = view_of(row)
+    if row.job.status != Status.QUEUED:
+        return view
+    async with services.sessions() as session:
+        position = await job_queries.position(session, row.job, services.settings)
+        if position is None:  # it started in between
+            latest = await job_queries.get(session, row.job.tenant, row.job.id)
+            return view if latest is None else view_of(latest)
+    pace = await services.pace(row.job.model)
+    return view.model_copy(update={"position": position, "estimate": estimate(pace, position)})
+
+
+def tokens_of(output: tables.JobOutput | None) -> list[Token]:
+    """The output as the stream had it, so that events read later are the events that were sent."""
+    if output is None:
+        return []
+    starts = [0, *output.text_offsets[:-1]]
+    logprobs = output.logprobs or [None] * len(output.token_ids)
+    return [
+        Token(token_id, output.text[start:end], logprob)
+        for token_id, start, end, logprob in zip(output.token_ids, starts, output.text_offsets, logprobs, strict=True)
+    ]
+
+
+_SAME_NAME = (
+    *("model", "status", "created_at", "ready_at", "started_at", "ended_at", "attempt"),
+    *("start_by", "finish_by", "run_for", "seed", "max_tokens"),
+)
+
+
+def _output(job: Job, output: tables.JobOutput) -> JobOutput:
+    logprobs = None if output.logprobs is None else [TokenLogprobs.model_validate(each) for each in output.logprobs]
+    return JobOutput.model_validate(
+        {
+            "text": output.text,
+            "finish_reason": job.finish_reason,
+            "token_ids": output.token_ids,
+            "logprobs": logprobs,
+        }
+    )
+
+
+def _usage(job: Job) -> Usage:
+    num_output = job.num_output_tokens or 0
+    return Usage(
+        prompt_tokens=job.num_prompt_tokens,
+        completion_tokens=num_output,
+        total_tokens=job.num_prompt_tokens + num_output,
+        cached_tokens=job.num_cached_tokens or 0,
+    )
+
+
+def _error(job: Job) -> JobError | None:
+    if job.status == Status.SUCCEEDED:
+        return None
+    code = job.error_code or f"job_{job.status}"
+    return JobError(code=code, message=job.error_message or f"The job ended as {job.status}.")
+
+
+def _links(public: str) -> Links:
+    path = f"/v1/jobs/{public}"
+    return Links.model_validate(
+        {"self": path, "events": f"{path}/events", "cancel": f"{path}/cancel", "deliveries": f"{path}/deliveries"}
+    )

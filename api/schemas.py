@@ -1,0 +1,232 @@
+"""What goes in and out of the job API. Every field is described, as these models are the reference at /docs."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from fastapi import Path
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from api.fields import (
+    MAX_LOGPROBS,
+    MAX_METADATA_PAIRS,
+    TIER_MEANING,
+    GenerationFields,
+    MetadataKey,
+    MetadataValue,
+    ModelName,
+    Text,
+    Tier,
+    TokenId,
+    WebhookUrl,
+)
+
+MAX_RUN_SECONDS = 7 * 24 * 3600.0
+
+StatusName = Literal["queued", "running", "succeeded", "failed", "cancelled", "expired", "dead"]
+
+
+class TextPart(BaseModel):
+    """A piece of a message's content, as the OpenAI chat API spells it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text"] = Field(description="Only text is understood.")
+    text: Text = Field(description="The text.")
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Who speaks.")
+    content: Text | list[TextPart] = Field(description="What is said: a text, or text parts that are joined.")
+    name: MetadataKey | None = Field(None, description="Who speaks, where the model's template shows names.")
+
+    def as_template_variable(self) -> dict[str, str]:
+        """The message as chat templates expect it: `content` is one text."""
+        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return {"role": self.role, "content": content} | ({"name": self.name} if self.name is not None else {})
+
+
+class JobCreate(GenerationFields):
+    """A generation to run. Exactly one of `prompt` and `messages` is sent."""
+
+    model: ModelName = Field(description="Name of a served model; GET /v1/models lists them.")
+    prompt: Text | list[TokenId] | None = Field(None, description="The text to continue, or its token ids.")
+    messages: list[Message] | None = Field(
+        None, min_length=1, max_length=4096, description="A conversation; the model's chat template makes the prompt."
+    )
+    tier: Tier = Field("normal", description=TIER_MEANING)
+    max_tokens: int | None = Field(
+        None, ge=1, le=2**31 - 1, description="Most tokens to write. Default: 256, or what the model has room for."
+    )
+    logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="Report each token's log probability and that of so many alternatives."
+    )
+    stream: bool = Field(
+        True, description="Whether GET /v1/jobs/{id}/events tells each token, or only queued, started and the end."
+    )
+    webhook_url: WebhookUrl | None = Field(
+        None, description="Receives one signed event (Standard Webhooks) when the job ends, however it ends."
+    )
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=MAX_METADATA_PAIRS)] = Field(
+        default_factory=dict, description="Up to 16 pairs of your own, returned with the job and usable as filters."
+    )
+    start_by: AwareDatetime | None = Field(
+        None, description="RFC 3339 time; a job that has not started by then ends as `expired`."
+    )
+    finish_by: AwareDatetime | None = Field(
+        None, description="RFC 3339 time; a job that has not ended by then ends as `expired`, keeping what it wrote."
+    )
+    run_for: float | None = Field(
+        None, gt=0, le=MAX_RUN_SECONDS, description="Seconds from the first start; past them the job ends as `expired`."
+    )
+
+    @model_validator(mode="after")
+    def _one_input(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("send exactly one of 'prompt' and 'messages'")
+        return self
+
+
+class Estimate(BaseModel):
+    """When a queued job will probably start, from how fast jobs of its model started in the last minute."""
+
+    start_in_seconds: float = Field(description="Seconds from now.", examples=[3.5])
+    start_at: datetime = Field(description="The same as a time.")
+
+
+class TokenLogprobs(BaseModel):
+    """One output token's log probability."""
+
+    logprob: float = Field(description="Log probability of the token that was chosen.", examples=[-0.31])
+    top: list[tuple[int, float]] = Field(
+        description="The likeliest alternatives: pairs of token id and log probability.",
+        examples=[[[506, -0.31], [496, -2.4]]],
+    )
+
+
+class JobOutput(BaseModel):
+    """What the model wrote. A job that was cut short keeps what it had."""
+
+    text: str = Field(description="The output as text.", examples=["the best and the worst of times"])
+    finish_reason: Literal["stop", "length"] | None = Field(
+        description="`stop`: end of sequence or a stop text; `length`: max_tokens; null: the job did not succeed."
+    )
+    token_ids: list[int] = Field(description="The output as token ids.", examples=[[506, 1791]])
+    logprobs: list[TokenLogprobs] | None = Field(description="One entry per token, when the job asked for them.")
+
+
+class Usage(BaseModel):
+    """Tokens counted."""
+
+    prompt_tokens: int = Field(description="Tokens of the prompt.", examples=[9])
+    completion_tokens: int = Field(description="Tokens written.", examples=[32])
+    total_tokens: int = Field(description="Their sum.", examples=[41])
+    cached_tokens: int = Field(description="Prompt tokens that were not computed again.", examples=[0])
+
+
+class JobError(BaseModel):
+    """Why a job did not succeed."""
+
+    code: str = Field(description="For programs.", examples=["start_by_passed"])
+    message: str = Field(description="For people.", examples=["The job did not start by 2026-01-01T12:00:00Z."])
+
+
+class Links(BaseModel):
+    """Paths of what belongs to the job."""
+
+    self: str = Field(description="The job.", examples=["/v1/jobs/job_0193e4c2a1b47c3d8e5f60718293a4b5"])
+    events: str = Field(description="Its events, live and from the past.")
+    cancel: str = Field(description="POST here to cancel it.")
+    deliveries: str = Field(description="What became of its webhooks.")
+
+
+class JobView(BaseModel):
+    """A job as it stands."""
+
+    id: str = Field(description="Its id.", examples=["job_0193e4c2a1b47c3d8e5f60718293a4b5"])
+    object: Literal["job"] = Field("job", description="Always `job`.")
+    model: str = Field(description="The model it runs on.", examples=["MODEL"])
+    status: StatusName = Field(
+        description="queued → running → succeeded | failed | cancelled | expired | dead. A running job whose worker "
+        "was lost or drained is queued again and goes on from its last token. `dead` crashed three workers."
+    )
+    tier: Tier = Field(description=TIER_MEANING)
+    created_at: datetime = Field(description="When it was accepted.")
+    ready_at: datetime | None = Field(
+        description="Since when it competes for a seat; null while other jobs of the same key go first."
+    )
+    started_at: datetime | None = Field(description="When a worker first took it.")
+    ended_at: datetime | None = Field(description="When it reached its last status.")
+    attempt: int = Field(description="How often a worker took it; 0 before the first.", examples=[1])
+    position: int | None = Field(
+        description="Place among the waiting jobs of its model, 1 being next. Null unless queued, and in lists."
+    )
+    estimate: Estimate | None = Field(description="When it will probably start; null when that cannot be told.")
+    output: JobOutput | None = Field(description="What was written; null before the end, and in lists.")
+    usage: Usage | None = Field(description="Tokens counted; null before the end.")
+    error: JobError | None = Field(description="Why it did not succeed; null otherwise.")
+    metadata: dict[str, str] = Field(description="As sent.", examples=[{"chapter": "1"}])
+    webhook_url: str | None = Field(description="As sent.")
+    start_by: datetime | None = Field(description="As sent.")
+    finish_by: datetime | None = Field(description="As sent.")
+    run_for: float | None = Field(description="As sent.")
+    seed: int = Field(description="What fixed its randomness: as sent, or chosen at submit.", examples=[7])
+    max_tokens: int = Field(description="Most tokens it may write.", examples=[32])
+    links: Links = Field(description="Where to go from here.")
+
+
+class JobList(BaseModel):
+    """A page of jobs, newest first."""
+
+    object: Literal["list"] = Field("list", description="Always `list`.")
+    data: list[JobView] = Field(description="The jobs, without outputs, positions and estimates.")
+    first_id: str | None = Field(description="Id of the first one.")
+    last_id: str | None = Field(description="Id of the last one: the next page's `after`.")
+    has_more: bool = Field(description="Whether there is a next page.")
+
+
+class DeletedJob(BaseModel):
+    """The answer to a deletion."""
+
+    id: str = Field(description="Id of the job that was deleted.")
+    object: Literal["job"] = Field("job", description="Always `job`.")
+    deleted: Literal[True] = Field(True, description="Always true.")
+
+
+class ErrorDetail(BaseModel):
+    """An error in words, and in codes for programs."""
+
+    message: str = Field(description="For people: what is wrong, with the numbers, and the way out.")
+    type: str = Field(description="The class of the error.", examples=["invalid_request_error"])
+    param: str | None = Field(description="The field it is about.", examples=["max_tokens"])
+    code: str | None = Field(description="For programs.", examples=["context_length_exceeded"])
+
+
+class ErrorBody(BaseModel):
+    """Every error has this shape, and every reply an `x-request-id` header."""
+
+    error: ErrorDetail = Field(description="What went wrong.")
+
+
+JobId = Annotated[str, Path(description="The job's id.", examples=["job_0193e4c2a1b47c3d8e5f60718293a4b5"])]
+
+
+def error_replies(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses=` of a route for the errors that it can answer."""
+    return {status: {"model": ErrorBody, "description": ERRORS[status]} for status in statuses}
+
+
+ERRORS = {
+    400: "A field is wrong, or prompt and max_tokens do not fit; `param` names the field.",
+    401: "The key is missing or unknown.",
+    404: "There is no such thing, or it belongs to someone else.",
+    409: "The job has not ended.",
+    422: "The Idempotency-Key was used with another body.",
+    429: "The queue is full; Retry-After says when to try again.",
+    500: "The job did not succeed; the message has its error.",
+    503: "A store is not reachable, or no model has been loaded yet; Retry-After says when to try again.",
+    504: "The job ran out of time.",
+}

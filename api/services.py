@@ -1,0 +1,113 @@
+"""What the routes of one API process share: connections, caches, the stream hub. Made and closed by `api.app`."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Depends, Request
+from redis.asyncio import Redis
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+
+from api.cache import TtlCache
+from api.metrics import Metrics
+from api.pace import Pace, measure
+from api.stream import StreamHub
+from api.texts import Texts
+from db import job_queries
+from db.job_queries import Depth
+from db.models import ApiKey, Worker
+from db.session import make_async_engine, make_async_redis
+from db.settings import Settings
+
+log = logging.getLogger(__name__)
+
+KEY_SECONDS = 5  # how long a revoked key may go on working
+CARD_SECONDS = 1
+DEPTH_SECONDS = 1
+MAX_READS = 32  # at once; well below the connections that a Redis client may open, and that is all it can use
+
+
+@dataclass
+class Services:
+    """Shared by every request of the process; each part is safe to use from any of them."""
+
+    settings: Settings
+    engine: AsyncEngine
+    sessions: async_sessionmaker[AsyncSession]
+    redis: Redis
+    hub: StreamHub
+    metrics: Metrics
+    texts: Texts = field(default_factory=Texts)
+    keys: TtlCache[bytes, ApiKey | None] = field(default_factory=lambda: TtlCache(KEY_SECONDS))
+    cards: TtlCache[str, Worker | None] = field(default_factory=lambda: TtlCache(CARD_SECONDS))
+    paces: TtlCache[str, Pace] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
+    depths: TtlCache[None, list[Depth]] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
+    key_depths: TtlCache[UUID, int] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
+    reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS))  # of token streams
+    # Work that outlives its request, such as cancelling the job of a client that left. Written by the event loop.
+    background: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    async def queue_depths(self) -> list[Depth]:
+        """Every model's and tier's depth, at most a second old."""
+
+        async def load() -> list[Depth]:
+            async with self.sessions() as session:
+                return await job_queries.queue_depths(session)
+
+        return await self.depths.get(None, load)
+
+    async def pace(self, model: str) -> Pace:
+        """How fast jobs of `model` start, at most a second old."""
+
+        async def load() -> Pace:
+            async with self.sessions() as session:
+                return await measure(session, model, self.settings)
+
+        return await self.paces.get(model, load)
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run `work` to its end whatever becomes of the request that started it."""
+        task = asyncio.create_task(work)
+        self.background.add(task)
+        task.add_done_callback(self._finish_background)
+
+    def _finish_background(self, task: asyncio.Task[Any]) -> None:
+        self.background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("background work failed", extra={"error": str(error)})
+
+
+@asynccontextmanager
+async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[Services]:
+    """The services, connected lazily: the API starts, and answers 503, while the stores are away."""
+    engine = make_async_engine(settings)
+    sessions = async_sessionmaker(engine, expire_on_commit=False)
+    redis = make_async_redis(settings)
+
+    async def statuses(job_ids: list[UUID]) -> dict[UUID, str]:
+        async with sessions() as session:
+            return await job_queries.statuses(session, job_ids)
+
+    services = Services(settings, engine, sessions, redis, StreamHub(redis, statuses), metrics)
+    services.hub.start()
+    try:
+        yield services
+    finally:
+        if services.background:
+            await asyncio.wait(services.background, timeout=5)
+        await services.hub.stop()
+        await redis.aclose()
+        await engine.dispose()
+
+
+def _services(request: Request) -> Services:
+    services = request.app.state.services
+    assert isinstance(services, Services)
+    return services
+
+
+ServicesDep = Annotated[Services, Depends(_services)]

@@ -1,0 +1,46 @@
+"""The API as a real HTTP server in the test's own event loop."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+
+from api.app import create_app
+from db.settings import Settings
+
+KEY = "hr_test-key"
+OTHER_KEY = "hr_other-tenant"
+
+
+@asynccontextmanager
+async def serve(settings: Settings) -> AsyncIterator[str]:
+    """The API on a free port; yields its URL."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(create_app(settings), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        assert not serving.done(), "the server did not start"
+        await asyncio.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+@asynccontextmanager
+async def api_with(settings: Settings, **changes: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an API of its own, with other settings and nothing cached."""
+    async with serve(settings.model_copy(update=changes)) as url, make_client(url, KEY) as client:
+        yield client
+
+
+def make_client(url: str, key: str) -> httpx.AsyncClient:
+    """A client with a key."""
+    return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30)

@@ -1,0 +1,165 @@
+"""POST /v1/completions with the unmodified `openai` client, and what that client does not show."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from db.models import Status
+from tests.api.hand_worker import HandWorker
+from tests.api.sse import events
+
+BODY: dict[str, Any] = {"model": "tiny", "prompt": "the mill", "max_tokens": 8}
+
+
+@pytest.fixture
+async def sdk(url: str, keys: tuple[str, str]):
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys[0]) as sdk:
+        yield sdk
+
+
+async def only_job(client: httpx.AsyncClient) -> str:
+    """The id of the one job there is, as soon as there is one."""
+    while True:
+        jobs = (await client.get("/v1/jobs")).json()["data"]
+        if jobs:
+            return str(jobs[0]["id"])
+
+
+async def job_in_status(client: httpx.AsyncClient, job_id: str, status: str) -> dict[str, Any]:
+    """The job once it has that status; the test's timeout is the limit."""
+    while True:
+        job: dict[str, Any] = (await client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=5"})).json()
+        if job["status"] == status:
+            return job
+
+
+async def test_the_openai_client_gets_a_whole_completion(client, worker, sdk) -> None:
+    asking = asyncio.create_task(sdk.completions.create(**BODY, logprobs=1, seed=5))
+    job_id = await only_job(client)
+    worker.start(job_id)
+    worker.say(job_id, " turns", "", " on", logprobs=True)
+    worker.end(job_id)
+    completion = await asking
+    choice = completion.choices[0]
+    assert (completion.id, completion.object) == (job_id.replace("job_", "cmpl-"), "text_completion")
+    assert (choice.text, choice.finish_reason, completion.usage.completion_tokens) == (" turns on", "stop", 3)
+    assert choice.logprobs.token_logprobs == [-0.5] * 3
+    assert choice.logprobs.text_offset == [0, 6, 6]
+    assert len(choice.logprobs.tokens) == len(choice.logprobs.top_logprobs) == 3
+    assert completion._request_id.startswith("req_")
+
+
+async def test_the_openai_client_streams_a_chunk_per_token_then_the_reason_then_the_usage(client, worker, sdk) -> None:
+    stream = await sdk.completions.create(**BODY, stream=True, stream_options={"include_usage": True})
+    job_id = await only_job(client)
+    worker.start(job_id)
+    worker.say(job_id, " a")
+    first = await anext(stream)
+    assert (first.choices[0].text, first.choices[0].finish_reason, first.usage) == (" a", None, None)
+    worker.say(job_id, "", " b")
+    worker.end(job_id)
+    rest = [chunk async for chunk in stream]
+    assert [chunk.choices[0].text for chunk in rest[:-1]] == ["", " b", ""]
+    assert [chunk.choices[0].finish_reason for chunk in rest[:-1]] == [None, None, "stop"]
+    assert (rest[-1].choices, rest[-1].usage.completion_tokens) == ([], 3)
+
+
+async def test_a_stream_ends_with_done_and_carries_no_ids(client, worker) -> None:
+    async with client.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as response:
+        job_id = await only_job(client)
+        worker.run(job_id, " x")
+        seen = [event async for event in events(response)]
+    assert seen[-1].data == "[DONE]"
+    assert {(event.name, event.number) for event in seen} == {(None, None)}
+
+
+async def test_a_client_that_leaves_a_stream_cancels_its_job(client, worker, monkeypatch) -> None:
+    monkeypatch.setattr("api.cancel.WORKER_SECONDS", 0.1)
+    async with client.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as response:
+        job_id = await only_job(client)
+        worker.start(job_id)
+        worker.say(job_id, " a")
+        await anext(events(response))
+    job = await job_in_status(client, job_id, "cancelled")
+    assert job["output"]["text"] == " a"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_before_the_first_token_cancels_its_job(client, url, keys, worker, stream) -> None:
+    async with httpx.AsyncClient(base_url=url, headers=client.headers) as leaving:
+        asking = asyncio.create_task(leaving.post("/v1/completions", json=BODY | {"stream": stream}))
+        job_id = await only_job(client)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    await job_in_status(client, job_id, "cancelled")
+
+
+async def test_with_an_idempotency_key_the_job_goes_on_and_the_repeat_finds_it(client, worker) -> None:
+    headers = {"Idempotency-Key": "once"}
+    asking = asyncio.create_task(client.post("/v1/completions", json=BODY, headers=headers))
+    job_id = await only_job(client)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    worker.run(job_id, " kept")
+    repeat = (await client.post("/v1/completions", json=BODY, headers=headers)).json()
+    assert (repeat["id"], repeat["choices"][0]["text"]) == (job_id.replace("job_", "cmpl-"), " kept")
+
+
+@pytest.mark.parametrize(
+    ("status", "http_status"), [(Status.FAILED, 500), (Status.EXPIRED, 504), (Status.CANCELLED, 500)]
+)
+async def test_an_end_without_success_is_an_error_that_is_not_retried(
+    client, worker: HandWorker, status: Status, http_status: int
+) -> None:
+    asking = asyncio.create_task(client.post("/v1/completions", json=BODY))
+    job_id = await only_job(client)
+    worker.start(job_id)
+    worker.end(job_id, status, error_code="broken", error_message="it broke")
+    reply = await asking
+    assert (reply.status_code, reply.json()["error"]["code"]) == (http_status, "broken")
+    assert "it broke" in reply.json()["error"]["message"]
+    assert reply.headers["x-should-retry"] == "false"
+
+
+async def test_an_error_in_a_stream_reaches_the_openai_client(client, worker, sdk) -> None:
+    stream = await sdk.completions.create(**BODY, stream=True)
+    job_id = await only_job(client)
+    worker.start(job_id)
+    worker.say(job_id, " a")
+    worker.end(job_id, Status.FAILED, error_code="broken", error_message="it broke")
+    with pytest.raises(openai.APIError, match="it broke"):
+        _ = [chunk async for chunk in stream]
+
+
+UNSUPPORTED = [
+    ({"n": 2}, "'n' and 'best_of' must be 1"),
+    ({"best_of": 3}, "'n' and 'best_of' must be 1"),
+    ({"echo": True}, "'echo' is not supported"),
+    ({"suffix": "end"}, "'suffix' is not supported"),
+    ({"logit_bias": {"5": 1}}, "'logit_bias' is not supported"),
+    ({"prompt": ["a", "b"]}, "one prompt per completion"),
+    ({"stream_options": {"include_usage": True}}, "needs 'stream'"),
+    ({"messages": []}, "not a known field"),
+]
+
+
+async def test_what_is_not_supported_is_refused_in_words(client, worker) -> None:
+    for change, words in UNSUPPORTED:
+        reply = await client.post("/v1/completions", json=BODY | change)
+        assert reply.status_code == 400
+        assert words in reply.json()["error"]["message"]
+
+
+async def test_every_spelling_of_one_prompt_is_taken(client, worker) -> None:
+    for prompt in ("the mill", ["the mill"], [5, 6], [[5, 6]]):
+        body = {"model": "tiny", "prompt": prompt, "user": "me", "n": 1, "suffix": None, "tier": "low"}
+        asking = asyncio.create_task(client.post("/v1/completions", json=body))
+        job_id = await only_job(client)
+        job = (await client.get(f"/v1/jobs/{job_id}")).json()
+        assert (job["tier"], job["max_tokens"]) == ("low", 16)
+        worker.run(job_id, " x")
+        assert (await asking).json()["choices"][0]["text"] == " x"
+        await client.delete(f"/v1/jobs/{job_id}")
