@@ -7,6 +7,7 @@ stock transport never consumes them.
 from datetime import timedelta
 
 from celery import Celery
+from kombu import Queue
 
 from db.queue_message import queue_name
 from db.settings import TIERS, Settings, get_settings
@@ -22,6 +23,8 @@ def make_app(settings: Settings) -> Celery:
     app.conf.update(
         imports=("workers.tasks",),
         task_default_queue=TASKS_QUEUE,
+        # What Flower lists while no worker has told it of its queues.
+        task_queues=[Queue(name, routing_key=name) for name in (TASKS_QUEUE, *tier_queues(settings))],
         task_ignore_result=True,
         task_store_errors_even_if_ignored=False,
         worker_send_task_events=True,
@@ -49,12 +52,16 @@ def make_app(settings: Settings) -> Celery:
     return app
 
 
+def tier_queues(settings: Settings) -> list[str]:
+    """The queues of the model that this installation serves, the most urgent tier first."""
+    return [queue_name(settings.served_name, tier) for tier in range(len(TIERS))]
+
+
 def engine_worker_argv(settings: Settings) -> list[str]:
     """The command that runs an engine worker. The stock transport leaves the tier queues to the puller, and the
     housekeeping queue to the tasks worker."""
-    left_alone = [TASKS_QUEUE, *(queue_name(settings.served_name, tier) for tier in range(len(TIERS)))]
     argv = _worker_argv("workers.app", f"engine-{settings.served_name}@%h", settings)
-    return [*argv, "--exclude-queues", ",".join(left_alone)]
+    return [*argv, "--exclude-queues", ",".join([TASKS_QUEUE, *tier_queues(settings)])]
 
 
 def tasks_worker_argv(settings: Settings) -> list[str]:

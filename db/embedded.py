@@ -34,6 +34,10 @@ class WrongDataVersion(Exception):
     """The data directory was made by another version."""
 
 
+class InitFailed(Exception):
+    """PostgreSQL's own tools could not make its data."""
+
+
 def check_data_version(data_dir: Path) -> None:
     """Write the format into a new data directory; raise WrongDataVersion when an old one has another."""
     version_file = data_dir / "format"
@@ -151,7 +155,7 @@ def _drop_stale_lock(cluster: Path) -> None:
 def _run(argv: list[str], stdin: str = "") -> None:
     done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"{Path(argv[-1]).name}: {(done.stderr or done.stdout).strip()}")
+        raise InitFailed(f"PostgreSQL's data cannot be made: {(done.stderr or done.stdout).strip()}")
 
 
 def _as_ordinary_user() -> list[str]:

@@ -9,6 +9,7 @@ from celery import signals
 
 from db.broker import app
 from db.settings import get_settings
+from workers.active_queues import report_tier_queues
 from workers.consumer_step import ConsumerStep
 from workers.generate import generate
 from workers.logs import show_fields
@@ -24,6 +25,7 @@ app.conf.update(
     worker_redirect_stdouts=False,
 )
 app.steps["consumer"].add(ConsumerStep)
+report_tier_queues()
 signals.after_setup_logger.connect(show_fields, weak=False)
 
 # The tracer times the task's body, which only reports; "succeeded in 0.0003s" of a minute's work would mislead.

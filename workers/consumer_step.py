@@ -4,12 +4,9 @@ from typing import Any
 
 from celery import bootsteps
 from celery.worker.consumer import Consumer
-from celery.worker.control import Panel
 from kombu.asynchronous import Hub
 from kombu.transport.virtual import Channel, Message
 
-from db.queue import queue_name
-from db.settings import TIERS, get_settings
 from workers.held import HeldJob
 from workers.pool import EnginePool
 
@@ -53,17 +50,3 @@ class ConsumerStep(bootsteps.StartStopStep):
     def stop(self, consumer: Consumer) -> None:
         """Shutdown or a lost connection: nothing is pulled until the next start."""
         consumer.pool.disconnect()
-
-
-_stock_active_queues = Panel.data["active_queues"]
-
-
-def active_queues(state: Any) -> list[dict[str, Any]]:
-    """The stock answer and the tier queues: Flower lists no queue that no worker reports."""
-    queues: list[dict[str, Any]] = list(_stock_active_queues(state) or [])
-    declared = state.app.amqp.queues
-    model = get_settings().served_name
-    return queues + [dict(declared[queue_name(model, tier)].as_dict(recurse=True)) for tier in range(len(TIERS))]
-
-
-Panel.data["active_queues"] = active_queues

@@ -12,6 +12,7 @@ from db.broker import app
 from db.session import make_redis
 from db.settings import get_settings
 from workers import tasks
+from workers.active_queues import report_tier_queues
 from workers.sweep import Sweep
 from workers.sweeper import Sweeper
 
@@ -38,6 +39,7 @@ class Housekeeping(bootsteps.StartStopStep):
 
 
 app.steps["worker"].add(Housekeeping)
+report_tier_queues()
 # What a task did is logged where it is done. Celery would add two lines a second, and httpx the URLs, which may hold
 # their owners' secrets.
 for name in ("celery.worker.strategy", "celery.app.trace", "httpx"):

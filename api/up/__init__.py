@@ -1,0 +1,1 @@
+"""`headrace up`: every process of Headrace on one machine, supervised."""
