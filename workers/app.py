@@ -1,6 +1,6 @@
 """The engine worker's Celery app: the common one, with the engine as its pool and the puller as its feed.
 
-    celery -A workers.app worker
+celery -A workers.app worker
 """
 
 import logging
@@ -12,7 +12,7 @@ from db.settings import get_settings
 from workers.active_queues import report_tier_queues
 from workers.consumer_step import ConsumerStep
 from workers.generate import generate
-from workers.logs import show_fields
+from db.logs import show_fields
 
 __all__ = ["app", "generate"]
 

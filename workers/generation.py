@@ -41,9 +41,7 @@ class Generation:
     def push(self, output: StepOutput) -> str | None:
         """Append the step's token to the held job's. The finish reason when it is the last."""
         is_stop_token = output.finish_reason == "stop"
-        piece = self._output_text.push(
-            output.token_id, is_last=output.finish_reason is not None, hide=is_stop_token
-        )
+        piece = self._output_text.push(output.token_id, is_last=output.finish_reason is not None, hide=is_stop_token)
         text = storable(piece.text)  # here, so that the stream and the row say the same
         self.held.num_cached_tokens = output.num_cached_tokens
         self.held.tokens.append(Token(output.token_id, text, _as_json(output.logprobs)))

@@ -181,9 +181,7 @@ class EngineLoop(WorkerThread):
             held.is_dropped = True
             self._leave(model, held)
             return
-        self._end(
-            model, held, command.status, error_code=command.error_code, error_message=command.error_message
-        )
+        self._end(model, held, command.status, error_code=command.error_code, error_message=command.error_message)
 
     def _expire(self, model: LoadedModel) -> None:
         now = monotonic()

@@ -6,9 +6,10 @@ The sweep is no task. It must run while the broker is away, one at a time, and k
 import logging
 from typing import Any
 
-from celery import bootsteps
+from celery import bootsteps, signals
 
 from db.broker import app
+from db.logs import show_fields
 from db.session import make_redis
 from db.settings import get_settings
 from workers import tasks
@@ -40,6 +41,7 @@ class Housekeeping(bootsteps.StartStopStep):
 
 app.steps["worker"].add(Housekeeping)
 report_tier_queues()
+signals.after_setup_logger.connect(show_fields, weak=False)
 # What a task did is logged where it is done. Celery would add two lines a second, and httpx the URLs, which may hold
 # their owners' secrets.
 for name in ("celery.worker.strategy", "celery.app.trace", "httpx"):

@@ -1,7 +1,7 @@
 """The engine worker: its threads, wired together, without Celery. `workers/pool.py` shows it to Celery as a pool.
 
-    puller -> deliver -> [Celery, hub thread] -> start -> engine loop -> streamer
-                                                                      -> writer -> settle -> [Celery, hub thread]
+puller -> deliver -> [Celery, hub thread] -> start -> engine loop -> streamer
+                                                                  -> writer -> settle -> [Celery, hub thread]
 """
 
 import logging

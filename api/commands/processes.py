@@ -39,14 +39,16 @@ def api(host: Annotated[str | None, typer.Option(help="Address to listen on; def
     import uvicorn
 
     from api.app import create_app
+    from db.logs import log_to_stderr
     from db.settings import get_settings
 
     settings = get_settings()
+    log_to_stderr(settings.log_level)
     uvicorn.run(
         create_app(settings),
         host=host or settings.host,
         port=settings.port,
-        log_level=settings.log_level.lower(),
+        log_config=None,  # what is set up above holds for uvicorn too
         timeout_graceful_shutdown=5,  # event streams of waiting jobs have no end of their own
     )
 

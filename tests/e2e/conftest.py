@@ -10,12 +10,15 @@ from tests.e2e.instance import Instance, running
 
 @pytest.fixture(scope="session")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """The demo model, served from below a directory that other users cannot enter, whose name is no plain word."""
+    """The demo model, served from below a directory that other users cannot enter, whose name is no plain word.
+
+    In fp32, so that a text is a function of its prompt on any machine.
+    """
     closed = tmp_path_factory.mktemp("closed")
     closed.chmod(0o700)
     directory = closed / "two words; 50 % #1"
     directory.mkdir()
-    with running(directory, HEADRACE_WEBHOOK_ALLOW_PRIVATE="1") as instance:
+    with running(directory, HEADRACE_WEBHOOK_ALLOW_PRIVATE="1", HEADRACE_DTYPE="float32") as instance:
         instance.wait_until_ready()
         yield instance
 

@@ -138,3 +138,14 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
     while not is_so():
         assert monotonic() < deadline, "it did not come"
         sleep(0.05)
+
+
+def served_model(client: httpx.Client) -> str:
+    """The name under which the instance serves its model."""
+    return str(client.get("/v1/models").json()["data"][0]["id"])
+
+
+def flower(instance: Instance, path: str) -> dict[str, list[dict[str, object]]]:
+    """What Flower's own API answers."""
+    answer: dict[str, list[dict[str, object]]] = httpx.get(f"{instance.flower_url}/api/{path}", timeout=30).json()
+    return answer

@@ -2,10 +2,9 @@
 
 import json
 
-import httpx
 from standardwebhooks import Webhook
 
-from tests.e2e.instance import Instance, shell, wait_until
+from tests.e2e.instance import Instance, flower, served_model, shell, wait_until
 from tests.receiver import receiver
 
 
@@ -44,12 +43,3 @@ def test_flower_shows_the_worker_the_task_and_the_tier_queues(instance: Instance
     wait_until(lambda: any(name.startswith("engine") for name in flower(instance, "workers?refresh=1")))
     queues = {queue["name"] for queue in flower(instance, "queues/length")["active_queues"]}
     assert {f"generate.{model}.{tier}" for tier in ("high", "normal", "low")} <= queues
-
-
-def served_model(client: httpx.Client) -> str:
-    return str(client.get("/v1/models").json()["data"][0]["id"])
-
-
-def flower(instance: Instance, path: str) -> dict[str, list[dict[str, object]]]:
-    answer: dict[str, list[dict[str, object]]] = httpx.get(f"{instance.flower_url}/api/{path}", timeout=30).json()
-    return answer

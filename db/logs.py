@@ -18,6 +18,13 @@ class FieldFormatter(logging.Formatter):
         return f"{line} [{fields}]" if fields else line
 
 
+def log_to_stderr(level: str) -> None:
+    """Set up a process that is not Celery's: everything from `level` up, in this form."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(FieldFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
 def show_fields(logger: logging.Logger, **_: Any) -> None:
     """Receiver of Celery's `after_setup_logger`: use the formatter on what Celery has set up."""
     for handler in logger.handlers:
