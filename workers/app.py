@@ -8,11 +8,11 @@ import logging
 from celery import signals
 
 from db.broker import app
+from db.logs import show_fields
 from db.settings import get_settings
 from workers.active_queues import report_tier_queues
 from workers.consumer_step import ConsumerStep
 from workers.generate import generate
-from db.logs import show_fields
 
 __all__ = ["app", "generate"]
 
