@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from db.ids import new_id, public_id
 from db.models import Job, JobInput, WebhookDelivery, WebhookEndpoint, WebhookEvent
 from db.settings import TIERS
+from db.webhook_url import lane_host
 
 
 def write_events(session: Session, jobs: Sequence[Job]) -> None:
@@ -39,7 +40,7 @@ def write_events(session: Session, jobs: Sequence[Job]) -> None:
         for endpoint in endpoints:
             url = row.webhook_url if endpoint.url is None else endpoint.url
             if endpoint.tenant == job.tenant and url is not None and _wants(endpoint, event_type):
-                deliveries.append(_delivery(event_id, endpoint.id, job.id, url))
+                deliveries.append(_delivery(event_id, endpoint, job.id, url))
     session.execute(insert(WebhookEvent), events)
     if deliveries:
         session.execute(insert(WebhookDelivery), deliveries)
@@ -49,8 +50,16 @@ def _wants(endpoint: WebhookEndpoint, event_type: str) -> bool:
     return not endpoint.event_types or event_type in endpoint.event_types
 
 
-def _delivery(event_id: UUID, endpoint_id: UUID, job_id: UUID, url: str) -> dict[str, Any]:
-    return {"id": new_id(), "event_id": event_id, "endpoint_id": endpoint_id, "job_id": job_id, "url": url}
+def _delivery(event_id: UUID, endpoint: WebhookEndpoint, job_id: UUID, url: str) -> dict[str, Any]:
+    return {
+        "id": new_id(),
+        "event_id": event_id,
+        "endpoint_id": endpoint.id,
+        "job_id": job_id,
+        "url": url,
+        "tenant": endpoint.tenant,
+        "host": lane_host(url),
+    }
 
 
 def _body(event_id: UUID, event_type: str, job: Job, metadata: dict[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import select
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -17,8 +17,15 @@ from db.models import ApiKey, WebhookEndpoint
 from db.settings import Settings
 
 FIRST_TENANT = "default"
+FIRST_NAME = "first"
 PREFIX = "hr_"
 SECRET_BYTES = 24
+MIN_KEY_CHARS = 16  # of a key that its owner chose
+MAX_HINT_CHARS = 4
+
+
+class KeyTooShort(Exception):
+    """The first key, as its owner chose it, is one that others could guess; the message says where it stands."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class FirstKey:
 def create_key(session: Session, *, tenant: str, name: str, scopes: list[str], key: str | None = None) -> str:
     """Insert a key, drawn at random unless given, and return it: it is not kept. One that exists stays as it is."""
     key = key or PREFIX + secrets.token_urlsafe(32)
-    row = {"id": new_id(), "tenant": tenant, "name": name, "digest": _digest(key), "hint": key[-4:], "scopes": scopes}
+    row = {"id": new_id(), "tenant": tenant, "name": name, "digest": _digest(key), "hint": _hint(key), "scopes": scopes}
     session.execute(insert(ApiKey).values(row).on_conflict_do_nothing(index_elements=["digest"]))
     default_secret(session, tenant)
     return key
@@ -67,15 +74,36 @@ def default_secret(session: Session, tenant: str, secret: str | None = None) -> 
 def ensure_first_key(session: Session, settings: Settings) -> FirstKey:
     """The first tenant's key and webhook secret, made and written to the data directory (mode 0600) on the first start.
 
-    `HEADRACE_API_KEY` wins over the file. A database that is new finds both as the files have them.
+    `HEADRACE_API_KEY` wins over the file, and revokes the first key that there was before. A database that is new finds
+    both as the files have them. Raises KeyTooShort.
     """
     key_file, secret_file = settings.data_dir / "api-key", settings.data_dir / "webhook-secret"
-    secret = default_secret(session, FIRST_TENANT, _read(secret_file))
     key = settings.api_key or _read(key_file)
-    key = create_key(session, tenant=FIRST_TENANT, name="first", scopes=["*"], key=key)
+    if key is not None and len(key) < MIN_KEY_CHARS:
+        source = "HEADRACE_API_KEY" if settings.api_key else str(key_file)
+        raise KeyTooShort(
+            f"{source} has {len(key)} characters, a key has at least {MIN_KEY_CHARS}; leave it out to have one drawn"
+        )
+    secret = default_secret(session, FIRST_TENANT, _read(secret_file))
+    key = create_key(session, tenant=FIRST_TENANT, name=FIRST_NAME, scopes=["*"], key=key)
+    if settings.api_key:
+        _make_only_first(session, key)
     _write(key_file, key)
     _write(secret_file, secret)
     return FirstKey(key, secret)
+
+
+def _make_only_first(session: Session, key: str) -> None:
+    """Revoke the other first keys. The chosen one is valid, also where it was replaced before."""
+    first = update(ApiKey).where(ApiKey.tenant == FIRST_TENANT, ApiKey.name == FIRST_NAME)
+    session.execute(first.where(ApiKey.digest == _digest(key)).values(revoked_at=None))
+    others = first.where(ApiKey.digest != _digest(key), ApiKey.revoked_at.is_(None))
+    session.execute(others.values(revoked_at=func.clock_timestamp()))
+
+
+def _hint(key: str) -> str:
+    """The key's last characters, an eighth of it at most."""
+    return key[len(key) - min(MAX_HINT_CHARS, len(key) // 8) :]
 
 
 def _digest(key: str) -> bytes:

@@ -31,6 +31,7 @@ def make_engine(settings: Settings, *, pool_size: int = 5) -> Engine:
         max_overflow=pool_size,
         pool_pre_ping=True,
         pool_timeout=CONNECT_SECONDS,
+        hide_parameters=True,  # an error's text is logged, and parameters are what clients wrote
         connect_args=POSTGRES_OPTIONS,
     )
 
@@ -43,6 +44,7 @@ def make_async_engine(settings: Settings, *, pool_size: int = 10) -> AsyncEngine
         max_overflow=pool_size,
         pool_pre_ping=True,
         pool_timeout=CONNECT_SECONDS,
+        hide_parameters=True,  # an error's text is logged, and parameters are what clients wrote
         connect_args=POSTGRES_OPTIONS,
     )
 

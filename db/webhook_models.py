@@ -56,6 +56,8 @@ class WebhookDelivery(Base):
     endpoint_id: Mapped[UUID]
     job_id: Mapped[UUID]
     url: Mapped[str]
+    tenant: Mapped[str]
+    host: Mapped[str]  # of the URL, in one spelling; with the tenant, its lane
     status: Mapped[str] = mapped_column(server_default="pending")  # pending | delivered | failed
     num_attempts: Mapped[int] = mapped_column(server_default="0")
     due_at: Mapped[datetime | None] = mapped_column(server_default=NOW)  # None once it ended; moved ahead while leased
@@ -63,6 +65,7 @@ class WebhookDelivery(Base):
 
     __table_args__ = (
         Index("webhook_deliveries_due", "due_at", postgresql_where=text("status = 'pending'")),
+        Index("webhook_deliveries_lane", "tenant", "host", "due_at", postgresql_where=text("status = 'pending'")),
         Index("webhook_deliveries_job", "job_id"),
     )
 

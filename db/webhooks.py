@@ -14,7 +14,8 @@ from db.ids import new_id
 from db.models import WebhookAttempt, WebhookDelivery
 
 PENDING = text("'pending'")
-Lane = tuple[UUID, str]  # endpoint, and scheme://host of the URL: what can be slow as one
+Lane = tuple[str, str]  # tenant and host: what can be slow as one. A tenant slows down no other, whatever it sends to
+NUM_OLDEST = 1000  # due deliveries looked at in order; while there are more, the lanes are looked up one by one
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Due:
     event_id: UUID
     endpoint_id: UUID
     job_id: UUID
+    tenant: str
+    host: str
     url: str
     secret: str
     body: bytes
@@ -33,8 +36,7 @@ class Due:
     @property
     def lane(self) -> Lane:
         """What it shares a limit with."""
-        scheme, _, rest = self.url.partition("://")
-        return self.endpoint_id, f"{scheme}://{rest.partition('/')[0]}"
+        return self.tenant, self.host
 
 
 @dataclass(frozen=True)
@@ -56,25 +58,47 @@ class Delivery:
     attempts: list[WebhookAttempt]
 
 
-# The oldest due of each lane, up to its room, so that a lane with thousands due does not hide the others.
+# The oldest due of each lane, up to its room, then the oldest of each tenant, up to its own. The lanes are those of the
+# oldest due; while a backlog hides others, all lanes come from hops along their index, each over the rows of one lane.
+# Rows are compared as wholes because that index alone serves it: for single columns the planner may walk the backlog.
 LEASE_DUE = text("""
-    WITH due AS (
-        SELECT id, endpoint_id, substring(url FROM '^[^:]+://[^/]*') AS host, due_at,
-               row_number() OVER (
-                   PARTITION BY endpoint_id, substring(url FROM '^[^:]+://[^/]*') ORDER BY due_at, id
-               ) AS place
-        FROM webhook_deliveries
-        WHERE status = 'pending' AND due_at <= clock_timestamp()
-    ), busy AS (
-        SELECT * FROM unnest(CAST(:endpoint_ids AS uuid[]), CAST(:hosts AS text[]), CAST(:counts AS int[]))
-            AS busy(endpoint_id, host, num_sending)
+    WITH RECURSIVE busy AS (
+        SELECT * FROM unnest(CAST(:tenants AS text[]), CAST(:hosts AS text[]), CAST(:counts AS int[]))
+            AS busy(tenant, host, num_sending)
+    ), tenants AS (
+        SELECT tenant, sum(num_sending) AS num_sending FROM busy GROUP BY tenant
+    ), oldest AS MATERIALIZED (
+        SELECT tenant, host FROM webhook_deliveries
+        WHERE status = 'pending' AND due_at <= statement_timestamp()
+        ORDER BY due_at LIMIT :num_oldest
+    ), hop AS (
+        (SELECT tenant, host FROM webhook_deliveries
+         WHERE status = 'pending' AND (SELECT count(*) FROM oldest) = :num_oldest
+         ORDER BY tenant, host LIMIT 1)
+        UNION ALL
+        SELECT beyond.tenant, beyond.host FROM hop CROSS JOIN LATERAL (
+            SELECT tenant, host FROM webhook_deliveries d
+            WHERE status = 'pending' AND (d.tenant, d.host) > (hop.tenant, hop.host)
+            ORDER BY tenant, host LIMIT 1
+        ) beyond
+    ), lanes AS (
+        SELECT tenant, host FROM oldest UNION SELECT tenant, host FROM hop
+    ), due AS (
+        SELECT d.id, d.due_at, coalesce(tenants.num_sending, 0)
+            + row_number() OVER (PARTITION BY tenant ORDER BY d.due_at, d.id) AS place
+        FROM lanes LEFT JOIN busy USING (tenant, host) LEFT JOIN tenants USING (tenant)
+        CROSS JOIN LATERAL (
+            SELECT id, due_at FROM webhook_deliveries
+            WHERE status = 'pending'
+              AND (tenant, host, due_at) >= (lanes.tenant, lanes.host, '-infinity')
+              AND (tenant, host, due_at) <= (lanes.tenant, lanes.host, statement_timestamp())
+            ORDER BY tenant, host, due_at LIMIT greatest(:lane_limit - coalesce(busy.num_sending, 0), 0)
+        ) d
+        WHERE coalesce(tenants.num_sending, 0) < :tenant_limit
     ), chosen AS (
         SELECT d.id FROM webhook_deliveries d
-        WHERE d.id IN (
-            SELECT due.id FROM due LEFT JOIN busy USING (endpoint_id, host)
-            WHERE due.place + coalesce(busy.num_sending, 0) <= :lane_limit
-            ORDER BY due.due_at LIMIT :limit
-        ) AND d.status = 'pending' AND d.due_at <= clock_timestamp()
+        WHERE d.id IN (SELECT id FROM due WHERE place <= :tenant_limit ORDER BY due_at LIMIT :limit)
+          AND d.status = 'pending' AND d.due_at <= statement_timestamp()
         FOR UPDATE SKIP LOCKED
     )
     UPDATE webhook_deliveries SET due_at = clock_timestamp() + :lease_seconds * interval '1 second'
@@ -83,7 +107,7 @@ LEASE_DUE = text("""
       AND webhook_events.id = webhook_deliveries.event_id
       AND webhook_endpoints.id = webhook_deliveries.endpoint_id
     RETURNING webhook_deliveries.id AS delivery_id, event_id, endpoint_id, webhook_deliveries.job_id,
-        webhook_deliveries.url, secret, body, num_attempts
+        webhook_deliveries.tenant, host, webhook_deliveries.url, secret, body, num_attempts
 """)
 
 
@@ -93,18 +117,22 @@ def lease_due(
     limit: int,
     lease_seconds: float,
     lane_limit: int = 1_000_000,
+    tenant_limit: int = 1_000_000,
     busy: Mapping[Lane, int] | None = None,
 ) -> list[Due]:
     """Take at most `limit` due deliveries, in no order; nobody else gets them before `lease_seconds` are over.
 
-    `busy` says how many the caller has under way in each lane: together with those, none gets more than `lane_limit`.
+    `busy` says how many the caller has under way in each lane: together with those, no lane gets more than
+    `lane_limit`, and no tenant more than `tenant_limit`.
     """
     lanes = list((busy or {}).items())
     parameters = {
         "limit": limit,
         "lease_seconds": lease_seconds,
         "lane_limit": lane_limit,
-        "endpoint_ids": [endpoint_id for (endpoint_id, _), _ in lanes],
+        "tenant_limit": tenant_limit,
+        "num_oldest": NUM_OLDEST,
+        "tenants": [tenant for (tenant, _), _ in lanes],
         "hosts": [host for (_, host), _ in lanes],
         "counts": [count for _, count in lanes],
     }

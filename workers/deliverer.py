@@ -1,10 +1,11 @@
-"""The threads that deliver webhooks in this process: many at once, few of them for any one endpoint."""
+"""The threads that deliver webhooks in this process: many at once, few of them for any one host or tenant."""
 
 import logging
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
@@ -14,10 +15,11 @@ from sqlalchemy.orm import Session
 from db.ids import public_id
 from db.webhooks import Attempt, Due, Lane, lease_due, record_attempt
 from workers.delivery import judge
-from workers.webhooks import Reply, post
+from workers.webhooks import Reply, broken_off, post
 
-NUM_THREADS = 32
-LANE_LIMIT = 4  # attempts at one endpoint's host at once: a slow or dead one holds no more threads than these
+NUM_THREADS = 64  # they wait for endpoints nearly all of their time
+LANE_LIMIT = 4  # attempts of a tenant at one host at once: a slow or dead host holds no more threads than these
+TENANT_LIMIT = 16  # attempts of a tenant at once: however many hosts it names, the others' threads are left alone
 RECORD_SECONDS = 60.0  # how long an attempt that was made waits for Postgres to come back and note it
 POSTGRES_AWAY = (OperationalError, PoolTimeout)
 
@@ -38,13 +40,15 @@ class Deliverer:
         allow_private: bool,
         num_threads: int = NUM_THREADS,
         lane_limit: int = LANE_LIMIT,
+        tenant_limit: int = TENANT_LIMIT,
     ) -> None:
         self._engine = engine
         self._timeout_seconds = timeout_seconds
         self._allow_private = allow_private
         self._num_threads = num_threads
         self._lane_limit = lane_limit
-        self._lease_seconds = 2 * timeout_seconds + 2 * RECORD_SECONDS  # resolving a name is not in the timeout
+        self._tenant_limit = tenant_limit
+        self._lease_seconds = timeout_seconds + 3 * RECORD_SECONDS  # the last try at the note may take a while itself
         self._lock = threading.Lock()
         self._sending: Counter[Lane] = Counter()  # read and written under the lock
         self._is_failing = False  # under the lock: an outage is logged when it begins, not every second
@@ -84,20 +88,33 @@ class Deliverer:
                 limit=room,
                 lease_seconds=self._lease_seconds,
                 lane_limit=self._lane_limit,
+                tenant_limit=self._tenant_limit,
                 busy=self._sending,
             )
 
     def _run(self, due: Due) -> None:
         try:
             self._deliver(due)
-        except Exception:  # the lease runs out, and the delivery is tried again
-            log.exception("webhook delivery broke off", extra={"delivery_id": str(due.delivery_id)})
-        with self._lock:
-            self._sending[due.lane] -= 1
-            self._sending += Counter()  # drops lanes at zero
+        except Exception:  # not even the attempt could be noted: the lease runs out, and the delivery is tried again
+            log.exception("webhook attempt not noted", extra={"delivery_id": str(due.delivery_id)})
+        finally:
+            with self._lock:
+                self._sending[due.lane] -= 1
+                self._sending += Counter()  # drops lanes at zero
         self.start_due()  # more may wait for the place that this one had
 
     def _deliver(self, due: Due) -> None:
+        """Send and note it. Whatever goes wrong counts as a failed attempt, so that every delivery has an end."""
+        started_at = datetime.now(UTC)
+        try:
+            self._note(due, self._post(due))
+        except POSTGRES_AWAY:
+            raise
+        except Exception as error:
+            log.exception("webhook attempt broke off", extra={"delivery_id": str(due.delivery_id)})
+            self._note(due, broken_off(started_at, error))
+
+    def _post(self, due: Due) -> Reply:
         event_id = public_id("evt_", due.event_id)
         reply = post(
             due.url,
@@ -107,9 +124,9 @@ class Deliverer:
             timeout_seconds=self._timeout_seconds,
             allow_private=self._allow_private,
         )
-        self._note(due, reply)
         fields = {"event_id": event_id, "job_id": public_id("job_", due.job_id), "status_code": reply.status_code}
         log.info("webhook %s", "delivered" if reply.error is None else "failed", extra=fields | {"error": reply.error})
+        return reply
 
     def _note(self, due: Due, reply: Reply) -> None:
         """Record the attempt; while Postgres is away, again and again as long as the lease allows."""

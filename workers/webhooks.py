@@ -16,7 +16,9 @@ from importlib.metadata import version
 import httpx
 from standardwebhooks import Webhook
 
-from workers.addresses import Address, AddressRefused, NameUnknown, public_addresses
+from db.addresses import Address
+from db.webhook_url import UrlRefused, parse_url, port_of
+from workers.addresses import AddressRefused, NameUnknown, public_addresses
 
 CONNECT_SECONDS = 5.0  # per address, so that a dead first address leaves time for the second
 MAX_BODY_BYTES = 16 * 1024  # read of an answer; the rest is not wanted
@@ -45,26 +47,26 @@ class Answer:
     body: bytes  # at most MAX_BODY_BYTES
 
 
-class UrlRefused(Exception):
-    """The URL is no http or https URL with a host."""
-
-
 def post(
     url: str, body: bytes, *, event_id: str, secret: str, timeout_seconds: float, allow_private: bool = False
 ) -> Reply:
     """Send one event and report; an attempt that goes wrong is a result, not an exception.
 
-    `timeout_seconds` bounds connecting, sending and the answer together, however slowly the endpoint drips. Each call
-    signs the same id and bytes with a fresh timestamp.
+    `timeout_seconds` bounds resolving the name, connecting, sending and the answer together, however slowly each of
+    them drips. Each call signs the same id and bytes with a fresh timestamp.
     """
     started_at, started = datetime.now(UTC), time.monotonic()
     answer: Answer | None = None
     is_refused = False
     try:
         target = parse_url(url)
-        addresses = public_addresses(target.host, target.port or default_port(target), allow_private=allow_private)
+        host = target.raw_host.decode("ascii")
+        addresses = public_addresses(
+            host, port_of(target), allow_private=allow_private, timeout_seconds=timeout_seconds
+        )
         headers = signed_headers(body, event_id=event_id, secret=secret, now=started_at)
-        answer = asyncio.run(_exchange(target, addresses, headers, body, timeout_seconds))
+        seconds_left = started + timeout_seconds - time.monotonic()
+        answer = asyncio.run(_exchange(target, addresses, headers, body, seconds_left))
         error = explain(answer)
     except (UrlRefused, AddressRefused) as refusal:
         error, is_refused = str(refusal), True
@@ -76,27 +78,23 @@ def post(
         started_at=started_at,
         duration_ms=round((time.monotonic() - started) * 1000),
         status_code=answer.status_code if answer else None,
-        error=error,
+        error=None if error is None else storable(error),
         excerpt=excerpt_of(answer.body) if answer else None,
         retry_after_seconds=retry_after(answer.headers, now=started_at) if answer else None,
         is_refused=is_refused,
     )
 
 
-def parse_url(url: str) -> httpx.URL:
-    """The URL, known to be http or https with a host. Raises UrlRefused."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise UrlRefused(f"not a URL: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise UrlRefused("a webhook URL begins with http:// or https:// and names a host")
-    return parsed
-
-
-def default_port(url: httpx.URL) -> int:
-    """The port a URL without one means."""
-    return 443 if url.scheme == "https" else 80
+def broken_off(started_at: datetime, error: Exception) -> Reply:
+    """How an attempt went that ended in an error of ours. Its owner reads of what kind; the log has the rest."""
+    return Reply(
+        started_at=started_at,
+        duration_ms=round((datetime.now(UTC) - started_at).total_seconds() * 1000),
+        status_code=None,
+        error=f"broke off: {type(error).__name__}",
+        excerpt=None,
+        retry_after_seconds=None,
+    )
 
 
 def signed_headers(body: bytes, *, event_id: str, secret: str, now: datetime) -> dict[str, str]:
@@ -128,7 +126,7 @@ def retry_after(headers: httpx.Headers, *, now: datetime) -> float | None:
         return float(value[:9])
     try:
         date = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):  # an offset of more digits than any time zone has
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)
@@ -136,15 +134,20 @@ def retry_after(headers: httpx.Headers, *, now: datetime) -> float | None:
 
 
 def excerpt_of(body: bytes) -> str:
-    """The beginning of a body as text that Postgres can hold."""
-    return body.decode(errors="replace").replace("\x00", "\N{REPLACEMENT CHARACTER}")[:MAX_EXCERPT_CHARS]
+    """The beginning of a body, as text."""
+    return storable(body.decode(errors="replace")[:MAX_EXCERPT_CHARS])
+
+
+def storable(text: str) -> str:
+    """Text that Postgres can hold: without U+0000 and without halves of surrogate pairs."""
+    return text.encode(errors="replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 async def _exchange(
-    url: httpx.URL, addresses: Sequence[Address], headers: dict[str, str], body: bytes, timeout_seconds: float
+    url: httpx.URL, addresses: Sequence[Address], headers: dict[str, str], body: bytes, seconds_left: float
 ) -> Answer:
     """The answer of the first address that takes a connection."""
-    deadline = asyncio.get_running_loop().time() + timeout_seconds
+    deadline = asyncio.get_running_loop().time() + seconds_left
     timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
     async with httpx.AsyncClient(verify=_ssl_context(), trust_env=False, timeout=timeout) as client:
         for address in addresses[:-1]:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from api.up.checks import Refused
 from db import migrate
-from db.keys import FirstKey, ensure_first_key
+from db.keys import FirstKey, KeyTooShort, ensure_first_key
 from db.models import NOW, Worker
 from db.session import make_engine
 from db.settings import Settings
@@ -31,13 +31,16 @@ class Database:
         self.engine.dispose()
 
     def prepare(self) -> FirstKey:
-        """Bring the tables to this version and make the first key; raises Refused when the tables are newer."""
+        """Bring the tables to this version and make the first key; raises Refused when it cannot."""
         try:
             migrate.upgrade(self.settings)
         except CommandError as error:
             raise Refused(f"the database was made by another version of Headrace ({error})") from error
         with Session(self.engine) as session:
-            key = ensure_first_key(session, self.settings)
+            try:
+                key = ensure_first_key(session, self.settings)
+            except KeyTooShort as error:
+                raise Refused(str(error)) from error
             self.prepared_at = session.scalar(select(NOW))
             session.commit()
         return key

@@ -74,6 +74,8 @@ def _create_webhook_deliveries() -> None:
         sa.Column("endpoint_id", sa.Uuid(), nullable=False),
         sa.Column("job_id", sa.Uuid(), nullable=False),
         sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
         sa.Column("status", sa.Text(), server_default="pending", nullable=False),
         sa.Column("num_attempts", sa.Integer(), server_default="0", nullable=False),
         sa.Column("due_at", sa.DateTime(timezone=True), server_default=NOW),
@@ -82,6 +84,12 @@ def _create_webhook_deliveries() -> None:
     )
     op.create_index(
         "webhook_deliveries_due", "webhook_deliveries", ["due_at"], postgresql_where=sa.text("status = 'pending'")
+    )
+    op.create_index(
+        "webhook_deliveries_lane",
+        "webhook_deliveries",
+        ["tenant", "host", "due_at"],
+        postgresql_where=sa.text("status = 'pending'"),
     )
     op.create_index("webhook_deliveries_job", "webhook_deliveries", ["job_id"])
 

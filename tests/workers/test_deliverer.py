@@ -1,9 +1,10 @@
 """From the outbox to the endpoint and back, with a real Postgres and real sockets."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from db.models import WebhookAttempt, WebhookDelivery
 from tests.receiver import Delivery, Say, receiver
 from tests.workers.world import TENANT, World
 from workers.deliverer import LANE_LIMIT, Deliverer
+from workers.webhooks import Reply
 
 
 @pytest.fixture
@@ -178,6 +180,83 @@ def test_endpoint_that_hangs_delays_no_other_and_holds_no_more_than_its_lane(wor
         finally:
             released.set()
             deliverer.close()
+
+
+def test_tenant_with_many_hosts_that_hang_leaves_the_others_their_threads(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+
+    def hang(delivery: Delivery) -> Say:
+        released.wait(60)
+        return Say()
+
+    def getaddrinfo(host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with receiver(hang) as dead, receiver() as healthy:
+        world.finished_jobs(*[f"http://{n}.test:{dead.port}/" for n in range(10)])
+        [job_id] = world.finished_jobs(healthy.url)
+        with Session(world.engine) as session, session.begin():
+            session.execute(update(WebhookDelivery).where(WebhookDelivery.job_id == job_id).values(tenant="another"))
+        deliverer = make_deliverer(world.engine, num_threads=6, lane_limit=2, tenant_limit=4)
+        try:
+            assert deliverer.start_due() == 5
+            healthy.next()
+            assert len([dead.next() for _ in range(4)]) == 4
+            assert dead.got.empty()
+        finally:
+            released.set()
+            deliverer.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("of ours"), UnicodeError("odd"), OverflowError("long"), MemoryError()])
+def test_attempt_that_breaks_off_is_a_failed_one_on_the_schedule_and_logged_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def post(*args: object, **options: object) -> Reply:
+        raise error
+
+    monkeypatch.setattr("workers.deliverer.post", post)
+    [job_id] = world.finished_jobs("https://example.com/")
+    for _ in range(10):
+        make_due(world)
+        assert run_due(world.engine) == 1
+    assert (world.delivery(job_id).status, world.delivery(job_id).due_at) == ("failed", None)
+    assert {attempt.error for attempt in attempts_of(world, job_id)} == {f"broke off: {type(error).__name__}"}
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 10
+
+
+def test_attempt_that_cannot_be_noted_as_it_went_is_noted_as_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def post(*args: object, **options: object) -> Reply:
+        return Reply(datetime.now(UTC), 1, 200, None, "what Postgres cannot hold: \x00", None)
+
+    monkeypatch.setattr("workers.deliverer.post", post)
+    [job_id] = world.finished_jobs("https://example.com/")
+    run_due(world.engine)
+    [attempt] = attempts_of(world, job_id)
+    assert attempt.error is not None and attempt.error.startswith("broke off: ")
+    assert world.delivery(job_id).status == "pending"
+
+
+def test_endpoint_whose_retry_after_no_clock_can_read_is_tried_again_on_the_schedule(world: World) -> None:
+    wish = {"retry-after": "Mon, 01 Jan 2024 00:00:00 +99999999999999999999"}
+    with receiver(lambda delivery: Say(503, wish)) as endpoint:
+        [job_id] = world.finished_jobs(endpoint.url)
+        run_due(world.engine)
+    [attempt] = attempts_of(world, job_id)
+    assert (attempt.status_code, attempt.error) == (503, "answered 503")
+
+
+def test_url_that_leads_nowhere_ends_with_its_reason(world: World) -> None:
+    [job_id] = world.finished_jobs("http://a..b/")
+    run_due(world.engine)
+    [attempt] = attempts_of(world, job_id)
+    assert world.delivery(job_id).status == "failed"
+    assert attempt.error == "not a URL: a..b can be no host"
 
 
 def test_backlog_longer_than_the_threads_goes_out_without_another_call(world: World, deliverer: Deliverer) -> None:

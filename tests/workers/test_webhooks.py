@@ -5,6 +5,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -17,10 +18,10 @@ import pytest
 from openai import OpenAI
 from standardwebhooks import Webhook
 
+from db.addresses import is_public
 from tests.receiver import Delivery, Receiver, Say, receiver
 from workers import webhooks
-from workers.addresses import is_public
-from workers.webhooks import MAX_EXCERPT_CHARS, Reply, post, retry_after
+from workers.webhooks import MAX_EXCERPT_CHARS, Reply, post, retry_after, storable
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
 BODY = json.dumps({"type": "job.succeeded", "data": {"id": "job_1", "text": "naïve ✓"}}, ensure_ascii=False).encode()
@@ -263,6 +264,51 @@ def test_unknown_name_is_a_failed_attempt_that_may_be_tried_again(monkeypatch: p
     assert not reply.is_refused
 
 
+def test_name_that_idna_of_2008_forbids_is_posted_to_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    getaddrinfo, asked = resolver_of("127.0.0.1")
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with receiver() as endpoint:
+        reply = send(f"http://xn--ls8h.la:{endpoint.port}/")
+        assert endpoint.next().headers["host"] == f"xn--ls8h.la:{endpoint.port}"
+    assert (reply.error, asked) == (None, ["xn--ls8h.la"])
+
+
+def test_resolver_that_hangs_is_held_to_the_same_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def getaddrinfo(host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
+        released.wait(20)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    reply = send("http://slow-name.test/", timeout_seconds=0.2)
+    assert not released.is_set()
+    released.set()
+    assert reply.error is not None and "cannot resolve slow-name.test: no answer within 0.2 s" in reply.error
+    assert not reply.is_refused
+
+
+def test_slow_resolver_leaves_only_the_rest_of_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = time.monotonic
+    skipped = 0.0
+
+    def getaddrinfo(host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
+        nonlocal skipped
+        skipped = 30.0  # seconds that the resolver took
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(webhooks.time, "monotonic", lambda: clock() + skipped)
+    with receiver() as endpoint:
+        reply = send(f"http://slow-name.test:{endpoint.port}/", timeout_seconds=20)
+        assert endpoint.got.empty()
+    assert reply.error == "no answer within 20 s"
+
+
+def test_reason_is_text_that_postgres_can_hold() -> None:
+    assert storable("a\x00b\ud800c") == "a\N{REPLACEMENT CHARACTER}b?c"
+
+
 @pytest.mark.parametrize(
     "url", ["ftp://example.com/", "file:///etc/passwd", "https:///path", "example.com", "http://[::1"]
 )
@@ -277,6 +323,8 @@ def test_url_that_is_no_web_address_is_refused(url: str) -> None:
         ("0", 0.0),
         (format_datetime(datetime(2026, 1, 1, 0, 2, tzinfo=UTC), usegmt=True), 120.0),
         (format_datetime(datetime(2025, 1, 1, tzinfo=UTC), usegmt=True), 0.0),
+        ("Mon, 01 Jan 2024 00:00:00 +99999999999999999999", None),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
         ("-5", None),
         ("soon", None),
         ("", None),
