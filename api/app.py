@@ -1,5 +1,6 @@
 """The HTTP application: `uvicorn --factory api.app:create_app`."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,11 +9,13 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from api import completions, deliveries, docs, events, health, jobs, models, queues
+from api.auth import AuthMiddleware
 from api.body_limit import BodyLimitMiddleware
 from api.errors import add_error_handlers
 from api.metrics import Metrics
 from api.request_id import RequestIdMiddleware
 from api.services import open_services
+from api.warm import keep_warm
 from db.settings import Settings, get_settings
 
 ROUTERS = (jobs, events, completions, queues, models, deliveries, health)  # their order at /docs
@@ -29,8 +32,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with open_services(settings, metrics) as services:
             app.state.services = services
+            warming = asyncio.create_task(keep_warm(services))
             log.info("api ready")
             yield
+            warming.cancel()
 
     app = FastAPI(
         title="Headrace",
@@ -48,6 +53,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for module in ROUTERS:
         app.include_router(module.router)
     docs.add_docs(app)
-    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(BodyLimitMiddleware)  # the last one added comes first
+    app.add_middleware(AuthMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=metrics)
     return app

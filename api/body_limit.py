@@ -1,38 +1,54 @@
-"""The most bytes a request may send."""
+"""The most bytes that a request may send, and the longest that it may take to send them."""
+
+import asyncio
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
+BODY_SECONDS = 60.0
 
 
 class BodyLimitMiddleware:
-    """Refuses a longer body with a 413, at its first byte where the request says its length."""
+    """Refuses a longer body with a 413, before its first byte where the request says its length; a slow one by 408."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        declared = Headers(scope=scope).get("content-length", "0")
-        is_too_long = declared.isdecimal() and int(declared) > self.max_bytes
-        num_received = 0
+        if scope["type"] == "http":
+            receive = _Body(receive, Headers(scope=scope).get("content-length", "0")).receive
+        await self.app(scope, receive, send)
 
-        async def receive_limited() -> Message:
-            nonlocal num_received
-            if is_too_long:
-                raise self._too_long()
-            message = await receive()
-            num_received += len(message.get("body", b""))
-            if num_received > self.max_bytes:
-                raise self._too_long()
-            return message
 
-        await self.app(scope, receive_limited, send)
+class _Body:
+    """One request's body on its way in."""
+
+    def __init__(self, receive: Receive, declared: str) -> None:
+        self._receive = receive
+        self._is_too_long = declared.isdecimal() and int(declared) > MAX_BODY_BYTES
+        self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        self._num_received = 0
+        self._is_whole = False
+
+    async def receive(self) -> Message:
+        """The next message. Once the body is whole there may be one more, and there is no hurry: the client left."""
+        if self._is_whole:
+            return await self._receive()
+        if self._is_too_long:
+            raise self._too_long()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            detail = f"The body did not arrive within {BODY_SECONDS:g} s"
+            raise HTTPException(408, detail, headers={"Connection": "close"}) from None
+        self._is_whole = not message.get("more_body", False)
+        self._num_received += len(message.get("body", b""))
+        if self._num_received > MAX_BODY_BYTES:
+            raise self._too_long()
+        return message
 
     def _too_long(self) -> HTTPException:
-        return HTTPException(413, f"The body is over the limit of {self.max_bytes:,} bytes")
+        return HTTPException(413, f"The body is over the limit of {MAX_BODY_BYTES:,} bytes")

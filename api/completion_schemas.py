@@ -2,29 +2,21 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from api.fields import (
-    MAX_LOGPROBS,
-    MAX_METADATA_PAIRS,
-    TIER_MEANING,
-    GenerationFields,
-    MetadataKey,
-    MetadataValue,
-    ModelName,
-    Text,
-    Tier,
-    TokenId,
-    WebhookUrl,
-)
+from api.fields import MetadataValue, OpenAIPrompt, RequestObject, only, wrong_field
+from api.generation_fields import GenerationFields
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
+One = Annotated[int, only(1, "must be 1 here; submit one completion per text that you want")]
+NoEcho = Annotated[bool, only(False, "is not supported; put the prompt before the text yourself")]
+NoSuffix = Annotated[str, only("", "is not supported; these models continue a prompt")]
+NoBias = Annotated[dict[str, float], only({}, "is not supported")]
 
-class StreamOptions(BaseModel):
+
+class StreamOptions(RequestObject):
     """How a stream is told."""
-
-    model_config = ConfigDict(extra="forbid")
 
     include_usage: bool = Field(False, description="Send a last chunk with the usage.")
     include_obfuscation: bool = Field(False, description="Understood, and ignored.")
@@ -33,42 +25,21 @@ class StreamOptions(BaseModel):
 class CompletionCreate(GenerationFields):
     """An OpenAI text completion, with a few fields of our own."""
 
-    model: ModelName = Field(description="Name of a served model; GET /v1/models lists them.")
-    prompt: Text | list[TokenId] | list[Text | list[TokenId]] = Field(
-        description="The text to continue, or its token ids; a list may hold one of these."
-    )
+    prompt: OpenAIPrompt = Field(description="The text to continue, or its token ids; a list may hold one of these.")
     max_tokens: int = Field(DEFAULT_MAX_TOKENS, ge=1, le=2**31 - 1, description="Most tokens to write.")
     stream: bool = Field(False, description="Send the text as it is written, as server-sent events.")
     stream_options: StreamOptions | None = Field(None, description="Only with `stream`.")
-    logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, description="Report each token's log probability and that of so many alternatives."
-    )
-    n: int = Field(1, description="Only 1: submit one completion per text that you want.")
-    best_of: int = Field(1, description="Only 1.")
-    echo: bool = Field(False, description="Only false.")
-    suffix: str | None = Field(None, description="Only null.")
-    logit_bias: dict[str, float] | None = Field(None, description="Only empty.")
+    n: One = Field(1, description="Only 1: submit one completion per text that you want.")
+    best_of: One = Field(1, description="Only 1.")
+    echo: NoEcho = Field(False, description="Only false.")
+    suffix: NoSuffix | None = Field(None, description="Only null.")
+    logit_bias: NoBias | None = Field(None, description="Only empty.")
     user: MetadataValue | None = Field(None, description="Understood, and ignored.")
-    tier: Tier = Field("normal", description=TIER_MEANING)
-    webhook_url: WebhookUrl | None = Field(None, description="Receives one signed event when the completion ends.")
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=MAX_METADATA_PAIRS)] = Field(
-        default_factory=dict, description="Up to 16 pairs of your own; the job of the completion carries them."
-    )
 
     @model_validator(mode="after")
-    def _only_what_is_supported(self) -> Self:
-        if not isinstance(self.prompt, str) and len(self.prompt) > 1 and not isinstance(self.prompt[0], int):
-            raise ValueError("one prompt per completion here; submit the others by themselves")
-        if self.n != 1 or self.best_of != 1:
-            raise ValueError("'n' and 'best_of' must be 1 here; submit one completion per text that you want")
-        if self.echo:
-            raise ValueError("'echo' is not supported; put the prompt before the text yourself")
-        if self.suffix:
-            raise ValueError("'suffix' is not supported; these models continue a prompt")
-        if self.logit_bias:
-            raise ValueError("'logit_bias' is not supported")
+    def _options_need_a_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("'stream_options' needs 'stream': true")
+            raise wrong_field("stream_options", "needs 'stream': true")
         return self
 
     @property
@@ -76,7 +47,12 @@ class CompletionCreate(GenerationFields):
         """The prompt itself, also where it came as a list of one."""
         if isinstance(self.prompt, list) and len(self.prompt) == 1 and not isinstance(self.prompt[0], int):
             return self.prompt[0]
-        return self.prompt  # type: ignore[return-value]  # a list of one text was just taken apart
+        return self.prompt  # type: ignore[return-value]  # a list of one prompt was just taken apart
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether the chunks of a stream carry `usage`, null in all but the last."""
+        return self.stream_options is not None and self.stream_options.include_usage
 
 
 class CompletionLogprobs(BaseModel):
@@ -124,6 +100,13 @@ class Completion(BaseModel):
     choices: list[Choice] = Field(description="One choice; none in the chunk with the usage.")
     usage: CompletionUsage | None = Field(None, description="Tokens counted.")
 
-    def chunk(self, choices: list[Choice], usage: CompletionUsage | None = None) -> dict[str, Any]:
-        """A chunk of this completion."""
-        return self.model_copy(update={"choices": choices, "usage": usage}).model_dump(mode="json")
+    def whole(self, choice: Choice, usage: CompletionUsage) -> dict[str, Any]:
+        """All of it at once."""
+        return self.model_copy(update={"choices": [choice], "usage": usage}).model_dump(mode="json")
+
+    def chunk(
+        self, choices: list[Choice], usage: CompletionUsage | None = None, *, has_usage: bool = False
+    ) -> dict[str, Any]:
+        """A piece of it; without the field `usage` unless it `has_usage`, be it null."""
+        data = self.model_copy(update={"choices": choices, "usage": usage}).model_dump(mode="json")
+        return data if has_usage else {name: value for name, value in data.items() if name != "usage"}

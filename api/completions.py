@@ -10,11 +10,12 @@ from api.examples import COMPLETION_EXAMPLES
 from api.foreground import Foreground
 from api.schemas import error_replies
 from api.services import ServicesDep
-from api.sse import event_response
-from api.submit import Submission, canonical, submit
+from api.sse import EventResponse
+from api.submission import Submission
+from api.submit import submit
 
 CHUNK_EXAMPLE = """data: {"id":"cmpl-0193e4c2a1b47c3d8e5f60718293a4b5","object":"text_completion","created":1767268800,\
-"model":"MODEL","choices":[{"index":0,"text":" the","logprobs":null,"finish_reason":null}],"usage":null}
+"model":"MODEL","choices":[{"index":0,"text":" the","logprobs":null,"finish_reason":null}]}
 
 data: [DONE]
 
@@ -30,7 +31,7 @@ router = APIRouter(tags=["OpenAI"])
     response_model=Completion,
     responses={
         200: {"content": {"text/event-stream": {"example": CHUNK_EXAMPLE}}},
-        **error_replies(400, 401, 404, 422, 429, 500, 503, 504),
+        **error_replies(400, 401, 404, 408, 413, 422, 429, 500, 503, 504),
     },
 )
 async def create_completion(
@@ -47,26 +48,21 @@ async def create_completion(
     ] = None,
 ) -> Response:
     """As OpenAI has it, for any OpenAI client. The work queues like every other job; leaving cancels it."""
-    digested = canonical(body.model_dump(mode="json"))
-    row = await submit(services, caller, _submission(body), idempotency_key=idempotency_key, body=digested)
+    row = await submit(services, caller, _submission(body, idempotency_key))
     foreground = Foreground(services, caller, row, body, is_kept=idempotency_key is not None)
     if body.stream:
-        return event_response(foreground.frames(), on_close=foreground.on_close)
+        return EventResponse(foreground.frames(), on_over=foreground.abandon)
     return await foreground.answer(request)
 
 
-def _submission(body: CompletionCreate) -> Submission:
+def _submission(body: CompletionCreate, idempotency_key: str | None) -> Submission:
     return Submission(
         kind="completion",
-        model=body.model,
+        sent=body,
         prompt=body.one_prompt,
         messages=None,
-        tier=body.tier,
         max_tokens=body.max_tokens,
         default_max_tokens=DEFAULT_MAX_TOKENS,
-        seed=body.seed,
         stream=body.stream,
-        sampling=body.sampling(logprobs=body.logprobs),
-        webhook_url=body.webhook_url,
-        metadata=body.metadata,
+        idempotency_key=idempotency_key,
     )

@@ -2,9 +2,9 @@
 
 import json
 import re
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
@@ -14,7 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api.examples import MODEL
 from api.models import load_models
-from api.services import ServicesDep
+from api.reference import make_reference
+from api.services import Services, ServicesDep
 
 ASSETS = Path(str(files("fastapi_offline"))) / "static"  # Swagger UI, so that /docs needs no other host
 ICON = (
@@ -76,27 +77,20 @@ def add_docs(app: FastAPI) -> None:
             swagger_ui_parameters=UI_PARAMETERS,
         )
 
+    reference = cache(lambda: make_reference(app))  # when every route is there
+
     @app.get("/openapi.json", include_in_schema=False)
     async def schema(services: ServicesDep, request: Request) -> Response:
         """The schema with the address it was asked at, and a served model's name, in its examples."""
-        try:
-            models = await load_models(services)
-        except SQLAlchemyError:  # the reference is worth reading while the stores are away
-            models = []
-        name = models[0].id if models else MODEL
-        text = json.dumps(_reference(app)).replace(EXAMPLE_HOST, str(request.base_url).rstrip("/"))
-        return Response(re.sub(rf"\b{MODEL}\b", name, text), media_type="application/json")
+        name = await services.example_models.get(None, lambda: _example_model(services)) or MODEL
+        base = json.dumps(str(request.base_url).rstrip("/"))[1:-1]
+        text = re.sub(rf"\b{MODEL}\b", name, reference().replace(EXAMPLE_HOST, base))
+        return Response(text, media_type="application/json")
 
 
-def _reference(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's schema, made once, less the 422 that it adds to every route: ours are 400s in the one shape."""
-    if app.openapi_schema is None:
-        schema = app.openapi()
-        for operations in schema["paths"].values():
-            for operation in operations.values():
-                if "HTTPValidationError" in json.dumps(operation["responses"].get("422", {})):
-                    del operation["responses"]["422"]
-        for name in ("HTTPValidationError", "ValidationError"):
-            schema["components"]["schemas"].pop(name, None)
-    assert app.openapi_schema is not None
-    return app.openapi_schema
+async def _example_model(services: Services) -> str | None:
+    try:
+        models = await load_models(services)
+    except SQLAlchemyError:  # the reference is worth reading while the stores are away
+        return None
+    return models[0].id if models else None

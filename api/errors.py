@@ -1,7 +1,7 @@
 """The one error shape, `{"error": {"message", "type", "param", "code"}}`, and what turns every failure into it."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,9 +12,12 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
+from api.fields import ONE, PROMPTS, SEVERAL
+
 log = logging.getLogger(__name__)
 
 STORE_RETRY_SECONDS = 2  # a restarted PostgreSQL or Redis is usually back by then
+MAX_SHOWN_NAME = 64  # characters of a name that a client made up
 NO_RETRY = {"x-should-retry": "false"}  # read by the OpenAI clients, which repeat a 409 and every 5xx otherwise
 
 
@@ -87,19 +90,17 @@ async def _answer_api_error(_: Request, error: Exception) -> JSONResponse:
 async def _answer_invalid_request(request: Request, error: Exception) -> JSONResponse:
     """Validation failures are 400s that name the field; the first field is told, as it often causes the others."""
     assert isinstance(error, RequestValidationError)
-    first, *others = error.errors()
+    first = error.errors()[0]
     is_json = "json" in request.headers.get("content-type", "application/json")
     if first["type"] in ("model_attributes_type", "dict_type") and first["loc"] == ("body",) and not is_json:
         return error_response(invalid("The body must be JSON: send Content-Type: application/json.", param=None))
-    # A field that may be of several types fails once for each: the one that got furthest is what the client meant.
-    told = max([first, *(each for each in others if each["loc"][:2] == first["loc"][:2])], key=_how_far)
-    param = _param(told["loc"])
-    return error_response(invalid(_sentence(told, param), param=param, code=_validation_code(told["type"])))
+    param = _param(first)
+    return error_response(invalid(_sentence(first, param), param=param, code=_validation_code(first["type"])))
 
 
 async def _answer_http_exception(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    codes = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+    codes = {404: "not_found", 405: "method_not_allowed", 408: "body_timeout", 413: "body_too_large"}
     messages = {404: "There is nothing at this path; GET /docs lists what there is."}
     message = messages.get(error.status_code, f"{error.detail}.".replace("..", "."))
     code = codes.get(error.status_code, "invalid_request")
@@ -127,25 +128,26 @@ def store_away() -> ApiError:
     return ApiError(503, message, code="service_unavailable", headers=retry_after(STORE_RETRY_SECONDS))
 
 
-def _how_far(error: Mapping[str, Any]) -> tuple[int, bool]:
-    """How deep the value went before it failed, and whether it was at least of the right type."""
-    return len(error["loc"]), not error["type"].endswith("_type")
-
-
-def _param(location: tuple[str | int, ...]) -> str | None:
-    """`messages[0].content` for a body location; the header's or query's own name otherwise."""
+def _param(error: Mapping[str, Any]) -> str | None:
+    """`messages[0].content` for a place in the body; the header's or query's own name otherwise."""
+    if error["type"] == "json_invalid":
+        return None
     path = ""
-    for part in location[1:]:
+    location: tuple[str | int, ...] = error["loc"][1:]
+    for place, part in enumerate(location):
         if isinstance(part, int):
             path += f"[{part}]"
-        elif not _is_union_tag(part):
-            path += f".{part}" if path else part
-    return path or None
+        elif not _is_mark(location, place, error["type"]):
+            name = part if len(part) <= MAX_SHOWN_NAME else f"{part[:MAX_SHOWN_NAME]}..."
+            path += f".{name}" if path else name
+    return path or error.get("ctx", {}).get("param")
 
 
-def _is_union_tag(part: str) -> bool:
-    """pydantic names the union's branch in a location (`list[int]`, `str`); clients know no branches."""
-    return "[" in part or part in ("str", "int", "float", "bool", "TextPart")
+def _is_mark(location: Sequence[str | int], place: int, kind: str) -> bool:
+    """Whether this part of a location is pydantic's and no name: a branch of a union, or `[key]` for a key itself."""
+    is_unknown_field = kind == "extra_forbidden" and place == len(location) - 1
+    is_metadata_key = place == 1 and location[0] == "metadata"
+    return location[place] in (ONE, SEVERAL, PROMPTS, "[key]") and not is_unknown_field and not is_metadata_key
 
 
 def _validation_code(kind: str) -> str:
@@ -160,5 +162,8 @@ def _sentence(first: Mapping[str, Any], param: str | None) -> str:
         return f"'{param}' is required." if param else "A JSON body is required."
     if first["type"] == "extra_forbidden":
         return f"'{param}' is not a known field."
-    detail = first["msg"].removeprefix("Value error, ")
+    if first["type"] in ("model_type", "model_attributes_type"):
+        return f"'{param}': must be an object." if param else "The body must be an object."
+    # What is counted after validation is counted before it too: no list of ours changes its length.
+    detail = first["msg"].removeprefix("Value error, ").replace(" after validation", "")
     return f"{detail}." if param is None else f"'{param}': {detail[:1].lower()}{detail[1:]}."

@@ -14,12 +14,13 @@ from api.follow import Ended, Started, Tokens, find_job, follow
 from api.job_view import PREFIX, view_of
 from api.schemas import JobId, error_replies
 from api.services import Services, ServicesDep
-from api.sse import event_response, frame
+from api.sse import EventResponse, frame
 from db.ids import public_id
 from db.job_queries import JobRow
 from db.models import ENDED
 from db.stream import Token
 
+MAX_CURSOR_DIGITS = 12
 FIRST_TOKEN = 2  # number of the event of token 0
 EXAMPLE = """event: job.queued
 id: 0
@@ -59,7 +60,7 @@ async def follow_job(
     last_event_id: Annotated[
         str | None, Header(alias="Last-Event-ID", description="Number of the last event seen; browsers send it.")
     ] = None,
-    after: Annotated[int | None, Query(ge=0, description="The same as a parameter; the header goes before it.")] = None,
+    after: Annotated[str | None, Query(description="The same as a parameter; the header goes before it.")] = None,
 ) -> Response:
     """Server-sent events: `job.queued`, `job.started`, one `job.token` per token, and last `job.<status>` with the job.
 
@@ -68,16 +69,19 @@ async def follow_job(
     events. Leaving does not cancel the job. Comments (`: keepalive`) come every 15 seconds.
     """
     row = await find_job(services, caller.tenant, job_id)
-    cursor = _parse_cursor(last_event_id) if last_event_id else after
+    cursor = _parse_cursor(last_event_id, "Last-Event-ID") if last_event_id else _parse_cursor(after, "after")
     next_number = 0 if cursor is None else cursor + 1
     if row.job.status in ENDED and next_number > _end_number(row):
         return Response(status_code=204)  # tells a browser's EventSource not to come back
-    return event_response(_frames(services, row, next_number))
+    return EventResponse(_frames(services, row, next_number))
 
 
-def _parse_cursor(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 12:
-        raise invalid(f"Last-Event-ID is '{text[:40]}'; it must be the number of an event.", param="Last-Event-ID")
+def _parse_cursor(text: str | None, param: str) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > MAX_CURSOR_DIGITS:
+        message = f"{param} is '{text[:40]}'; it must be the number of an event, of at most {MAX_CURSOR_DIGITS} digits."
+        raise invalid(message, param=param)
     return int(text)
 
 

@@ -1,20 +1,29 @@
-"""Fields that a job and an OpenAI completion have in common, with their ranges and their meaning."""
+"""The types of the fields that clients send, with their limits.
 
+What is refused costs little, whatever its size: lists and objects are bounded before they are looked at, and a list is
+read up to its first error.
+"""
+
+import re
+from collections.abc import Sized
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    AnyHttpUrl,
+    AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
-    TypeAdapter,
-    ValidationError,
+    Tag,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
-from db.sampling import Sampling
+from db.settings import get_settings
+from db.webhook_url import UrlRefused, check_public, parse_url
 
 INT64_MAX = 2**63 - 1
 MAX_TOKEN_ID = 2**31 - 1
@@ -22,6 +31,12 @@ MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_LOGPROBS = 20
 MAX_METADATA_PAIRS = 16
+MAX_OBJECT_FIELDS = 64  # of any object in a request; none has that many
+MAX_ITEMS = 2**20  # of any list
+
+# Branches of a field that takes one or several. pydantic puts them into the place of an error; clients know none.
+ONE, SEVERAL, PROMPTS = "<one>", "<several>", "<prompts>"
+RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE)
 
 Tier = Literal["high", "normal", "low"]
 TIER_MEANING = "`high` before `normal` before `low`; a waiting job rises with time, so that none waits for ever."
@@ -39,10 +54,68 @@ def _storable(text: str) -> str:
 
 def _http_url(url: str) -> str:
     try:
-        TypeAdapter(AnyHttpUrl).validate_python(url)
-    except ValidationError:
-        raise ValueError("must be an http:// or https:// URL") from None
+        parsed = parse_url(url)
+        if not get_settings().webhook_allow_private:
+            check_public(parsed)
+    except UrlRefused as refusal:
+        raise ValueError(str(refusal)) from None
     return url
+
+
+def _rfc_3339(value: Any) -> Any:
+    if not isinstance(value, str) or not RFC_3339.fullmatch(value):
+        raise ValueError("must be an RFC 3339 time with its offset, such as 2026-01-31T18:00:00Z")
+    return value
+
+
+def _few_pairs(value: Any) -> Any:
+    if isinstance(value, Sized) and len(value) > MAX_METADATA_PAIRS:
+        raise ValueError(f"must have at most {MAX_METADATA_PAIRS} pairs, not {len(value):,}")
+    return value
+
+
+def _branch(value: Any) -> str | None:
+    return ONE if isinstance(value, str) else SEVERAL if isinstance(value, list) else None
+
+
+def _prompt_branch(value: Any) -> str | None:
+    is_nested = isinstance(value, list) and bool(value) and isinstance(value[0], (str, list))
+    return PROMPTS if is_nested else _branch(value)
+
+
+def wrong_field(param: str, message: str) -> PydanticCustomError:
+    """What a validator of a whole body raises about one of its fields."""
+    return PydanticCustomError("wrong_field", message, {"param": param})
+
+
+def only(allowed: Any, message: str) -> BeforeValidator:
+    """Refuses, whatever its type, all but the one value that a field of OpenAI's may have here."""
+
+    def check(value: Any) -> Any:
+        if value != allowed:
+            raise ValueError(message)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _one_prompt(value: Any) -> Any:
+    if isinstance(value, list) and len(value) > 1:
+        raise ValueError(f"has {len(value):,} prompts; send one per completion, and the others by themselves")
+    return value
+
+
+class RequestObject(BaseModel):
+    """An object in a request. Unknown fields are refused, and too many fields before any is looked at."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, data: Any) -> Any:
+        if isinstance(data, dict) and len(data) > MAX_OBJECT_FIELDS:
+            raise ValueError(f"The object has {len(data):,} fields; at most {MAX_OBJECT_FIELDS} are taken")
+        return data
 
 
 Text = Annotated[str, AfterValidator(_storable)]
@@ -51,64 +124,39 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID, strict=True)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS), AfterValidator(_storable)]
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(_storable)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512), AfterValidator(_storable)]
+Metadata = Annotated[
+    dict[MetadataKey, MetadataValue], BeforeValidator(_few_pairs), Field(max_length=MAX_METADATA_PAIRS)
+]
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_storable)]
 WebhookUrl = Annotated[str, StringConstraints(max_length=2048), AfterValidator(_storable), AfterValidator(_http_url)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_rfc_3339)]
+
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_ITEMS)]
+Prompt = Annotated[
+    Annotated[Text, Tag(ONE)] | Annotated[TokenIds, Tag(SEVERAL)],
+    Discriminator(_branch, "wrong_type", "must be a text or a list of token ids"),
+]
+OpenAIPrompt = Annotated[
+    Annotated[Text, Tag(ONE)]
+    | Annotated[TokenIds, Tag(SEVERAL)]
+    | Annotated[list[Prompt], BeforeValidator(_one_prompt), Field(max_length=1), Tag(PROMPTS)],
+    Discriminator(_prompt_branch, "wrong_type", "must be a text or a list of token ids"),
+]
+Stop = Annotated[
+    Annotated[StopString, Tag(ONE)]
+    | Annotated[list[StopString], Field(fail_fast=True, max_length=MAX_STOPS), Tag(SEVERAL)],
+    Discriminator(_branch, "wrong_type", "must be a text or a list of texts"),
+]
 
 
-LEADING_FIELDS = ("model", "prompt", "messages", "max_tokens", "tier", "stream")
+class TextPart(RequestObject):
+    """A piece of a message's content, as the OpenAI chat API spells it."""
+
+    type: Literal["text"] = Field(description="Only text is understood.")
+    text: Text = Field(description="The text.")
 
 
-def _lead(schema: dict[str, Any]) -> None:
-    """In the reference, put first what a newcomer needs first; pydantic would begin with the shared fields."""
-    properties = schema["properties"]
-    schema["properties"] = {name: properties[name] for name in LEADING_FIELDS if name in properties} | properties
-
-
-class GenerationFields(BaseModel):
-    """How tokens are chosen and when to stop. A field sent as null counts as not sent; an unknown one is refused."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, json_schema_extra=_lead)
-
-    temperature: float = Field(
-        1.0, ge=0, le=100, description="How evenly tokens are drawn; 0 always takes the most likely one."
-    )
-    top_p: float = Field(1.0, gt=0, le=1, description="Draw from the most likely tokens that together have this share.")
-    top_k: int = Field(0, ge=0, le=MAX_TOKEN_ID, description="Draw from this many most likely tokens; 0 from all.")
-    min_p: float = Field(
-        0.0, ge=0, le=1, description="Leave out tokens less likely than this share of the likeliest one's probability."
-    )
-    frequency_penalty: float = Field(
-        0.0, ge=-2, le=2, description="Lowers a token's chance by how often it is in the output already."
-    )
-    presence_penalty: float = Field(0.0, ge=-2, le=2, description="Lowers a token's chance once it is in the output.")
-    repetition_penalty: float = Field(
-        1.0, gt=0, le=10, description="Above 1, lowers the chance of tokens of prompt and output; 1 changes nothing."
-    )
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] = Field(
-        default_factory=list, description="A text, or up to 16, that ends the output. It is not part of the output."
-    )
-    stop_token_ids: list[TokenId] = Field(
-        default_factory=list, max_length=64, description="Token ids that end the output, beside the model's own."
-    )
-    ignore_eos: bool = Field(False, description="Go on after the model's end-of-sequence token: for benchmarks.")
-    seed: int | None = Field(
-        None,
-        ge=-INT64_MAX - 1,
-        le=INT64_MAX,
-        description="Fixes the randomness: equal jobs with equal seeds write equal text. Drawn at submit if not sent.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, data: Any) -> Any:
-        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The stop strings, however they were sent."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-
-    def sampling(self, *, logprobs: int | None) -> Sampling:
-        """The part of these fields that the engine reads."""
-        shared = set(Sampling.model_fields) - {"stop", "logprobs"}
-        return Sampling(**self.model_dump(include=shared), stop=self.stops, logprobs=logprobs)
+Content = Annotated[
+    Annotated[Text, Tag(ONE)] | Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_ITEMS), Tag(SEVERAL)],
+    Discriminator(_branch, "wrong_type", "must be a text or a list of text parts"),
+]

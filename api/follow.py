@@ -1,4 +1,4 @@
-"""A job followed from a cursor to its end: live from Redis, the rest and the past from Postgres, with equal numbers."""
+"""A job followed from one of its tokens to its end: live from Redis, the past from Postgres, with equal numbers."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from db.stream import StreamRead, Token
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0  # while Redis or PostgreSQL is away
-END_ONLY = 2**31 - 1  # a cursor beyond any output: the end is told, and no token
+END_ONLY = 2**31 - 1  # an index beyond any output: the end is told, and no token
 
 
 @dataclass(frozen=True)

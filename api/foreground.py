@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
@@ -13,13 +12,13 @@ from api.completion_schemas import (
     Choice,
     Completion,
     CompletionCreate,
-    CompletionLogprobs,
     CompletionUsage,
     PromptTokensDetails,
 )
 from api.errors import NO_RETRY, ApiError, error_body
 from api.follow import Ended, Tokens, follow, wait_for_end
 from api.job_view import tokens_of
+from api.openai_logprobs import Logprobs
 from api.services import Services
 from api.sse import DONE, frame
 from api.submit import find_card
@@ -27,14 +26,17 @@ from db.ids import public_id
 from db.job_queries import JobRow
 from db.models import Job, Status
 from db.stream import Token
-from workers.text.tokenizer import Tokenizer
 
 PREFIX = "cmpl-"
 CLIENT_GONE = 499  # nginx's status for it; nobody receives it
 
 
 class Foreground:
-    """A completion that a client waits for. When the client leaves before the end, the job is cancelled."""
+    """A completion that a client waits for. When the client leaves before the end, the job is cancelled.
+
+    That is for whoever answers to say, by `abandon`, once nobody waits any more: `answer` for itself, and for the
+    frames the response that sends them, as a client may leave before the first of them is asked for.
+    """
 
     def __init__(
         self, services: Services, caller: Caller, row: JobRow, body: CompletionCreate, *, is_kept: bool
@@ -69,19 +71,13 @@ class Foreground:
 
     async def frames(self) -> AsyncIterator[bytes]:
         """One chunk per token, one with the reason of the end, one with the usage if wanted, then `[DONE]`."""
-        try:
-            logprobs = await self._logprobs()
-            async for item in follow(self.services, self.row):
-                if isinstance(item, Tokens):
-                    yield b"".join(self._token_frame(token, logprobs) for token in item.tokens)
-                elif isinstance(item, Ended):
-                    self.is_over = True
-                    yield self._end_frames(item.row)
-        finally:
-            self.abandon()
-
-    async def on_close(self, _: Any) -> None:
-        self.abandon()
+        logprobs = await self._logprobs()
+        async for item in follow(self.services, self.row):
+            if isinstance(item, Tokens):
+                yield b"".join(self._token_frame(token, logprobs) for token in item.tokens)
+            elif isinstance(item, Ended):
+                self.is_over = True
+                yield self._end_frames(item.row)
 
     def abandon(self) -> None:
         """Cancel the job unless it is over."""
@@ -101,54 +97,27 @@ class Foreground:
             logprobs=None if logprobs is None else logprobs.of(tokens_of(output)),
             finish_reason=self.row.job.finish_reason,
         )
-        return JSONResponse(self.completion.chunk([choice], _usage(self.row.job)))
+        return JSONResponse(self.completion.whole(choice, _usage(self.row.job)))
 
-    async def _logprobs(self) -> "Logprobs | None":
+    async def _logprobs(self) -> Logprobs | None:
         if self.body.logprobs is None:
             return None
         card = await find_card(self.services, self.row.job.model)
         return Logprobs(await self.services.texts.tokenizer(card), num_top=self.body.logprobs)
 
-    def _token_frame(self, token: Token, logprobs: "Logprobs | None") -> bytes:
+    def _token_frame(self, token: Token, logprobs: Logprobs | None) -> bytes:
         choice = Choice(text=token.text, logprobs=None if logprobs is None else logprobs.of([token]))
-        return frame(self.completion.chunk([choice]))
+        return frame(self.completion.chunk([choice], has_usage=self.body.includes_usage))
 
     def _end_frames(self, row: JobRow) -> bytes:
         error = end_error(row.job)
         if error is not None:
             return frame(error_body(error.status, error.message, code=error.code)) + DONE
-        last = frame(self.completion.chunk([Choice(text="", finish_reason=row.job.finish_reason)]))
-        options = self.body.stream_options
-        if options is not None and options.include_usage:
-            last += frame(self.completion.chunk([], _usage(row.job)))
+        choice, has_usage = Choice(text="", finish_reason=row.job.finish_reason), self.body.includes_usage
+        last = frame(self.completion.chunk([choice], has_usage=has_usage))
+        if has_usage:
+            last += frame(self.completion.chunk([], _usage(row.job), has_usage=True))
         return last + DONE
-
-
-class Logprobs:
-    """Turns the log probabilities of a choice's tokens into OpenAI's lists; keeps where the text stands."""
-
-    def __init__(self, tokenizer: Tokenizer, *, num_top: int) -> None:
-        self._tokenizer = tokenizer
-        self._num_top = num_top
-        self._offset = 0  # characters of text before the next token
-
-    def of(self, tokens: list[Token]) -> CompletionLogprobs:
-        """Of the next tokens."""
-        offsets = []
-        for token in tokens:
-            offsets.append(self._offset)
-            self._offset += len(token.text)
-        entries = [token.logprobs or {"logprob": 0.0, "top": []} for token in tokens]
-        top = [{self._text(token_id): logprob for token_id, logprob in entry["top"]} for entry in entries]
-        return CompletionLogprobs(
-            tokens=[self._text(token.token_id) for token in tokens],
-            token_logprobs=[entry["logprob"] for entry in entries],
-            top_logprobs=top if self._num_top else None,
-            text_offset=offsets,
-        )
-
-    def _text(self, token_id: int) -> str:
-        return self._tokenizer.decode([token_id], skip_special_tokens=False)
 
 
 def end_error(job: Job) -> ApiError | None:
@@ -156,8 +125,14 @@ def end_error(job: Job) -> ApiError | None:
     if job.status == Status.SUCCEEDED:
         return None
     status = 504 if job.status == Status.EXPIRED else 500
-    message = f"The job ended as {job.status}: {job.error_message or 'no text was completed'}."
+    message = f"The job ended as {job.status}{_detail(job)}."
     return ApiError(status, message, code=job.error_code or f"job_{job.status}", headers=NO_RETRY)
+
+
+def _detail(job: Job) -> str:
+    if job.error_message:
+        return f": {job.error_message.removesuffix('.')}"
+    return f" after {job.num_output_tokens} of its tokens" if job.num_output_tokens else " before its first token"
 
 
 def _usage(job: Job) -> CompletionUsage:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import text
 
+from api.errors import is_store_away
 from api.services import Services, ServicesDep
 from db import job_queries, workers
 from db.job_queries import Depth
@@ -54,11 +55,9 @@ async def health() -> Health:
 )
 async def readiness(services: ServicesDep, response: Response) -> Readiness:
     """200 when PostgreSQL and Redis answer and the queue moves; 503 with the reason otherwise."""
-    names = ("postgres", "redis", "queue")
-    outcomes = await asyncio.gather(
-        _checked(_ping_postgres(services)), _checked(_ping_redis(services)), _checked(_check_queue(services))
-    )
-    checks = dict(zip(names, outcomes, strict=True))
+    asked = {"postgres": _ping_postgres, "redis": _ping_redis, "queue": _check_queue}
+    outcomes = await asyncio.gather(*(_checked(name, check(services)) for name, check in asked.items()))
+    checks = dict(zip(asked, outcomes, strict=True))
     is_ready = all(outcome == "ok" for outcome in outcomes)
     response.status_code = 200 if is_ready else 503
     return Readiness(status="ready" if is_ready else "not ready", checks=checks)
@@ -84,14 +83,16 @@ async def metrics(services: ServicesDep) -> Response:
     return Response(services.metrics.render(depths, live), media_type="text/plain; version=0.0.4")
 
 
-async def _checked(check: Awaitable[str]) -> str:
+async def _checked(name: str, check: Awaitable[str]) -> str:
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return await check
     except TimeoutError:
         return f"no answer in {CHECK_SECONDS:g} s"
-    except Exception as error:  # whatever is wrong with it, the check has failed
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no detail'}"
+    except Exception as error:  # whatever is wrong with it, the check has failed; who asks may be anyone
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        log.warning("not ready", extra={"check": name, "error": reason})
+        return "not reachable" if is_store_away(error) else "failed; the API's log has the reason"
 
 
 async def _ping_postgres(services: Services) -> str:

@@ -62,8 +62,8 @@ def tokens_of(output: tables.JobOutput | None) -> list[Token]:
 
 
 _SAME_NAME = (
-    *("model", "status", "created_at", "ready_at", "started_at", "ended_at", "attempt"),
-    *("start_by", "finish_by", "run_for", "seed", "max_tokens"),
+    *("kind", "model", "status", "created_at", "ready_at", "started_at", "ended_at", "attempt"),
+    *("start_by", "finish_by", "run_for", "seed", "max_tokens", "stream"),
 )
 
 

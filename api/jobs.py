@@ -15,7 +15,8 @@ from api.follow import find_job, wait_for_end
 from api.job_view import PREFIX, live_view, view_of
 from api.schemas import DeletedJob, JobCreate, JobId, JobList, JobView, StatusName, error_replies
 from api.services import ServicesDep
-from api.submit import Submission, canonical, submit
+from api.submission import Submission
+from api.submit import submit
 from db import job_queries, jobs
 from db.ids import parse_id, public_id
 from db.models import ENDED, Status
@@ -48,7 +49,7 @@ JOB_HEADERS = {"Location": {"description": "The job's path.", "schema": {"type":
     status_code=202,
     summary="Submit a job",
     response_description="The job, accepted.",
-    responses={202: {"headers": JOB_HEADERS}, **error_replies(400, 401, 404, 422, 429, 503)},
+    responses={202: {"headers": JOB_HEADERS}, **error_replies(400, 401, 404, 408, 413, 422, 429, 503)},
 )
 async def submit_job(
     services: ServicesDep,
@@ -68,9 +69,7 @@ async def submit_job(
 
     The prompt is counted in tokens here, and what can never fit the model is refused with the numbers.
     """
-    submission = _submission(body)
-    digested = canonical(body.model_dump(mode="json"))
-    row = await submit(services, caller, submission, idempotency_key=idempotency_key, body=digested)
+    row = await submit(services, caller, _submission(body, idempotency_key))
     view = await live_view(services, row)
     response.headers["Location"] = view.links.self
     return view
@@ -170,24 +169,17 @@ async def delete_job(services: ServicesDep, caller: CallerDep, job_id: JobId) ->
     return DeletedJob(id=public_id(PREFIX, row.job.id))
 
 
-def _submission(body: JobCreate) -> Submission:
+def _submission(body: JobCreate, idempotency_key: str | None) -> Submission:
     messages = None if body.messages is None else [message.as_template_variable() for message in body.messages]
     return Submission(
         kind="job",
-        model=body.model,
+        sent=body,
         prompt=body.prompt,
         messages=messages,
-        tier=body.tier,
         max_tokens=body.max_tokens,
         default_max_tokens=DEFAULT_MAX_TOKENS,
-        seed=body.seed,
         stream=body.stream,
-        sampling=body.sampling(logprobs=body.logprobs),
-        webhook_url=body.webhook_url,
-        metadata=body.metadata,
-        start_by=body.start_by,
-        finish_by=body.finish_by,
-        run_for=body.run_for,
+        idempotency_key=idempotency_key,
     )
 
 

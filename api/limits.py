@@ -12,17 +12,18 @@ from db.settings import TIERS
 ROOM_FRACTION = 0.01  # come back when this share of the queue has started, not when one seat is free
 
 
-async def check(services: Services, new: NewJob) -> None:
-    """Raise the 429 when the queue of the job's model and tier, or the share of its key, is full."""
+async def refusal(services: Services, new: NewJob) -> ApiError | None:
+    """The 429 when the queue of the job's model and tier, or the share of its key, is full; None when it is not."""
     settings = services.settings
     num_waiting = await _num_waiting(services, new)
     if num_waiting >= settings.max_queued_jobs:
         queue = f"The {TIERS[new.tier]} queue of '{new.model}'"
-        raise await _queue_full(services, new, f"{queue} has {num_waiting:,} jobs of {settings.max_queued_jobs:,}.")
+        return await _queue_full(services, new, f"{queue} has {num_waiting:,} jobs of {settings.max_queued_jobs:,}.")
     num_of_key = await services.key_depths.get(new.key_id, lambda: _num_of_key(services, new))
     if num_of_key >= settings.max_queued_jobs_per_key:
         share = f"{num_of_key:,} of the {settings.max_queued_jobs_per_key:,} that one key may have"
-        raise await _queue_full(services, new, f"This key has {share} waiting.")
+        return await _queue_full(services, new, f"This key has {share} waiting.")
+    return None
 
 
 async def _num_waiting(services: Services, new: NewJob) -> int:

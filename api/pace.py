@@ -39,7 +39,7 @@ class Pace:
 
 async def measure(session: AsyncSession, model: str, settings: Settings) -> Pace:
     """The pace of `model` now."""
-    starts = await job_queries.start_rate(session, model, window_s=WINDOW_SECONDS)
+    starts = await job_queries.start_rate(session, model, window_seconds=WINDOW_SECONDS)
     depths = await job_queries.queue_depths(session)
     live = await workers.live(session, settings.lease_seconds)
     return Pace(

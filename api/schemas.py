@@ -4,43 +4,20 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from api.fields import (
-    MAX_LOGPROBS,
-    MAX_METADATA_PAIRS,
-    TIER_MEANING,
-    GenerationFields,
-    MetadataKey,
-    MetadataValue,
-    ModelName,
-    Text,
-    Tier,
-    TokenId,
-    WebhookUrl,
-)
-
-MAX_RUN_SECONDS = 7 * 24 * 3600.0
+from api.body_limit import BODY_SECONDS, MAX_BODY_BYTES
+from api.fields import TIER_MEANING, Content, MetadataKey, Prompt, RequestObject, Tier, wrong_field
+from api.generation_fields import GenerationFields
 
 StatusName = Literal["queued", "running", "succeeded", "failed", "cancelled", "expired", "dead"]
 
 
-class TextPart(BaseModel):
-    """A piece of a message's content, as the OpenAI chat API spells it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    type: Literal["text"] = Field(description="Only text is understood.")
-    text: Text = Field(description="The text.")
-
-
-class Message(BaseModel):
+class Message(RequestObject):
     """One turn of a conversation."""
 
-    model_config = ConfigDict(extra="forbid")
-
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Who speaks.")
-    content: Text | list[TextPart] = Field(description="What is said: a text, or text parts that are joined.")
+    content: Content = Field(description="What is said: a text, or text parts that are joined.")
     name: MetadataKey | None = Field(None, description="Who speaks, where the model's template shows names.")
 
     def as_template_variable(self) -> dict[str, str]:
@@ -52,41 +29,26 @@ class Message(BaseModel):
 class JobCreate(GenerationFields):
     """A generation to run. Exactly one of `prompt` and `messages` is sent."""
 
-    model: ModelName = Field(description="Name of a served model; GET /v1/models lists them.")
-    prompt: Text | list[TokenId] | None = Field(None, description="The text to continue, or its token ids.")
+    prompt: Prompt | None = Field(None, description="The text to continue, or its token ids.")
     messages: list[Message] | None = Field(
-        None, min_length=1, max_length=4096, description="A conversation; the model's chat template makes the prompt."
+        None,
+        min_length=1,
+        max_length=4096,
+        fail_fast=True,
+        description="A conversation; the model's chat template makes the prompt.",
     )
-    tier: Tier = Field("normal", description=TIER_MEANING)
     max_tokens: int | None = Field(
         None, ge=1, le=2**31 - 1, description="Most tokens to write. Default: 256, or what the model has room for."
     )
-    logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, description="Report each token's log probability and that of so many alternatives."
-    )
     stream: bool = Field(
         True, description="Whether GET /v1/jobs/{id}/events tells each token, or only queued, started and the end."
-    )
-    webhook_url: WebhookUrl | None = Field(
-        None, description="Receives one signed event (Standard Webhooks) when the job ends, however it ends."
-    )
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=MAX_METADATA_PAIRS)] = Field(
-        default_factory=dict, description="Up to 16 pairs of your own, returned with the job and usable as filters."
-    )
-    start_by: AwareDatetime | None = Field(
-        None, description="RFC 3339 time; a job that has not started by then ends as `expired`."
-    )
-    finish_by: AwareDatetime | None = Field(
-        None, description="RFC 3339 time; a job that has not ended by then ends as `expired`, keeping what it wrote."
-    )
-    run_for: float | None = Field(
-        None, gt=0, le=MAX_RUN_SECONDS, description="Seconds from the first start; past them the job ends as `expired`."
     )
 
     @model_validator(mode="after")
     def _one_input(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("send exactly one of 'prompt' and 'messages'")
+            param = "prompt" if self.prompt is None else "messages"
+            raise wrong_field(param, "send exactly one of 'prompt' and 'messages'")
         return self
 
 
@@ -148,6 +110,7 @@ class JobView(BaseModel):
 
     id: str = Field(description="Its id.", examples=["job_0193e4c2a1b47c3d8e5f60718293a4b5"])
     object: Literal["job"] = Field("job", description="Always `job`.")
+    kind: Literal["job", "completion"] = Field(description="`completion`: submitted by POST /v1/completions.")
     model: str = Field(description="The model it runs on.", examples=["MODEL"])
     status: StatusName = Field(
         description="queued → running → succeeded | failed | cancelled | expired | dead. A running job whose worker "
@@ -173,6 +136,7 @@ class JobView(BaseModel):
     start_by: datetime | None = Field(description="As sent.")
     finish_by: datetime | None = Field(description="As sent.")
     run_for: float | None = Field(description="As sent.")
+    stream: bool = Field(description="Whether its events tell each token.")
     seed: int = Field(description="What fixed its randomness: as sent, or chosen at submit.", examples=[7])
     max_tokens: int = Field(description="Most tokens it may write.", examples=[32])
     links: Links = Field(description="Where to go from here.")
@@ -224,9 +188,12 @@ ERRORS = {
     401: "The key is missing or unknown.",
     404: "There is no such thing, or it belongs to someone else.",
     409: "The job has not ended.",
+    408: f"The body did not arrive within {BODY_SECONDS:g} seconds.",
+    413: f"The body is over {MAX_BODY_BYTES:,} bytes.",
     422: "The Idempotency-Key was used with another body.",
     429: "The queue is full; Retry-After says when to try again.",
     500: "The job did not succeed; the message has its error.",
-    503: "A store is not reachable, or no model has been loaded yet; Retry-After says when to try again.",
+    503: "A store is not reachable, no model has been loaded yet, or the API cannot read the model's tokenizer. "
+    "Where trying again soon may help, Retry-After says when.",
     504: "The job ran out of time.",
 }

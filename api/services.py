@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 KEY_SECONDS = 5  # how long a revoked key may go on working
 CARD_SECONDS = 1
 DEPTH_SECONDS = 1
+EXAMPLE_SECONDS = 5  # how long the reference may name a model that is gone
 MAX_READS = 32  # at once; well below the connections that a Redis client may open, and that is all it can use
 
 
@@ -47,6 +48,7 @@ class Services:
     paces: TtlCache[str, Pace] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     depths: TtlCache[None, list[Depth]] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     key_depths: TtlCache[UUID, int] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
+    example_models: TtlCache[None, str | None] = field(default_factory=lambda: TtlCache(EXAMPLE_SECONDS))
     reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS))  # of token streams
     # Work that outlives its request, such as cancelling the job of a client that left. Written by the event loop.
     background: set[asyncio.Task[Any]] = field(default_factory=set)

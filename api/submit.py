@@ -3,12 +3,8 @@
 Jobs and completions are submitted by the same `submit`; what differs is how they are answered.
 """
 
-import hashlib
-import json
 import logging
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -17,83 +13,39 @@ from api.auth import Caller
 from api.errors import ApiError, invalid, retry_after
 from api.follow import find_job
 from api.job_view import PREFIX
+from api.prompts import fit, num_blocks, prompt_token_ids
 from api.services import Services
-from db import jobs, queue, workers
+from api.submission import Submission
+from db import jobs, queue, submits, workers
 from db.ids import public_id
 from db.job_queries import JobRow
 from db.jobs import Created, IdempotencyMismatch, NewJob
-from db.models import JobInput, Worker
-from db.sampling import Sampling
+from db.models import Job, JobInput, Worker
 from db.settings import TIERS
-from workers.text.chat_template import ChatTemplateError
 
 log = logging.getLogger(__name__)
 
 MOST_AHEAD = timedelta(days=366)
-MAX_IDEMPOTENCY_KEY = 255  # characters
 LOADING_RETRY_SECONDS = 5
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A submit as the routes hand it over: validated field by field, not yet against a model."""
-
-    kind: str  # job | completion
-    model: str
-    prompt: str | list[int] | None
-    messages: list[dict[str, str]] | None
-    tier: str
-    max_tokens: int | None  # None: default_max_tokens, or what there is room for
-    default_max_tokens: int
-    seed: int | None
-    stream: bool
-    sampling: Sampling
-    webhook_url: str | None = None
-    metadata: dict[str, str] | None = None
-    start_by: datetime | None = None
-    finish_by: datetime | None = None
-    run_for: float | None = None  # seconds
-
-
-async def submit(
-    services: Services, caller: Caller, submission: Submission, *, idempotency_key: str | None, body: bytes
-) -> JobRow:
+async def submit(services: Services, caller: Caller, submission: Submission) -> JobRow:
     """Accept the job, or raise the ApiError that says why not. It is committed, and published, when this returns.
 
     With an Idempotency-Key that was used before, with the same body, this is the job as it stands by now.
     """
-    _check_idempotency_key(idempotency_key)
-    card = await find_card(services, submission.model)
-    token_ids = await _prompt_token_ids(services, card, submission)
-    max_tokens = _fit(card, len(token_ids), submission)
-    new = NewJob(
-        tenant=caller.tenant,
-        key_id=caller.key_id,
-        kind=submission.kind,
-        model=card.model,
-        tier=TIERS.index(submission.tier),
-        stream=submission.stream,
-        prompt=submission.prompt if isinstance(submission.prompt, str) else None,
-        messages=submission.messages,
-        prompt_token_ids=token_ids,
-        sampling=submission.sampling,
-        max_tokens=max_tokens,
-        num_blocks=num_blocks(len(token_ids), max_tokens, card.block_size),
-        seed=submission.seed,
-        webhook_url=submission.webhook_url,
-        metadata=submission.metadata or {},
-        start_by=submission.start_by,
-        finish_by=submission.finish_by,
-        run_for=submission.run_for,
-        idempotency_key=idempotency_key,
-        body_digest=hashlib.sha256(body).digest(),
-    )
+    digest = b"" if submission.idempotency_key is None else submission.digest()
+    earlier = await _earlier(services, caller, submission.idempotency_key, digest)
+    if earlier is not None:
+        return await _as_it_stands(services, earlier)
+    card = await find_card(services, submission.sent.model)
+    new = _new_job(caller, card, submission, await prompt_token_ids(services, card, submission), digest)
     created = await _create(services, new)
     if not created.is_new:
-        return await find_job(services, caller.tenant, public_id(PREFIX, created.job.id))
+        return await _as_it_stands(services, created.job)
     await _publish(services, created)
-    sent = JobInput(job_id=created.job.id, webhook_url=new.webhook_url, metadata_=new.metadata)
-    return JobRow(created.job, sent, None)  # what a read would give, less what no answer shows
+    given = JobInput(job_id=created.job.id, webhook_url=new.webhook_url, metadata_=new.metadata)
+    return JobRow(created.job, given, None)  # what a read would give, less what no answer shows
 
 
 async def find_card(services: Services, model: str) -> Worker:
@@ -120,114 +72,79 @@ async def find_card(services: Services, model: str) -> Worker:
     raise ApiError(404, message, code="model_not_found", param="model")
 
 
-def num_blocks(num_prompt_tokens: int, max_tokens: int, block_size: int) -> int:
-    """KV blocks that the job needs at most; the engine counts the same way."""
-    return -(-(num_prompt_tokens + max_tokens) // block_size)
+async def _earlier(services: Services, caller: Caller, key: str | None, digest: bytes) -> Job | None:
+    """The job that this submit repeats. It is found though its model may be gone and its queue full."""
+    if key is None:
+        return None
+    async with services.sessions() as session:
+        try:
+            return await submits.earlier(session, caller.tenant, key, digest)
+        except IdempotencyMismatch as error:
+            raise _mismatch() from error
 
 
-def canonical(body: dict[str, Any]) -> bytes:
-    """The body as bytes that do not depend on the order or spelling of its fields."""
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), default=str).encode()
+async def _as_it_stands(services: Services, job: Job) -> JobRow:
+    return await find_job(services, job.tenant, public_id(PREFIX, job.id))
 
 
-def _check_times(new: NewJob) -> None:
-    now = datetime.now(UTC)
-    for name, moment in (("start_by", new.start_by), ("finish_by", new.finish_by)):
-        if moment is not None and moment <= now:
-            raise invalid(f"'{name}' is {moment.isoformat()}, which has passed.", param=name)
-        if moment is not None and moment - now > MOST_AHEAD:
-            raise invalid(f"'{name}' is {moment.isoformat()}, more than {MOST_AHEAD.days} days ahead.", param=name)
-
-
-def _check_idempotency_key(key: str | None) -> None:
-    if key is not None and not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
-        message = f"Idempotency-Key has {len(key)} characters; it takes 1 to {MAX_IDEMPOTENCY_KEY}."
-        raise invalid(message, param="Idempotency-Key")
-
-
-async def _prompt_token_ids(services: Services, card: Worker, submission: Submission) -> list[int]:
-    """The prompt as the model will read it."""
-    if submission.messages is not None:
-        token_ids = await services.texts.encode(card, await _render(services, card, submission.messages))
-        param = "messages"
-    elif isinstance(submission.prompt, str):
-        token_ids = await services.texts.encode(card, submission.prompt)
-        param = "prompt"
-    else:
-        token_ids = submission.prompt or []
-        param = "prompt"
-        _check_token_ids(card, token_ids)
-    if not token_ids:
-        raise invalid(f"'{param}' has no tokens; there must be at least one to continue from.", param=param)
-    return token_ids
-
-
-async def _render(services: Services, card: Worker, messages: list[dict[str, str]]) -> str:
-    if card.chat_template is None:
-        raise invalid(
-            f"The model '{card.model}' has no chat template. Send 'prompt' instead, or have the operator set "
-            "HEADRACE_CHAT_TEMPLATE to a Jinja2 template or a file with one.",
-            param="messages",
-            code="no_chat_template",
-        )
-    try:
-        return await services.texts.render(card, messages)
-    except ChatTemplateError as error:
-        message = f"The chat template of '{card.model}' refuses these messages: {error}"
-        raise invalid(message, param="messages", code="chat_template_error") from error
-
-
-def _check_token_ids(card: Worker, token_ids: list[int]) -> None:
-    worst = max(token_ids, default=0)
-    if worst >= card.vocab_size:
-        raise invalid(
-            f"Token id {worst:,} is out of range; the vocabulary of '{card.model}' has {card.vocab_size:,} ids from 0.",
-            param="prompt",
-        )
-
-
-def _fit(card: Worker, num_prompt_tokens: int, submission: Submission) -> int:
-    """The job's max_tokens, or a 400 with the numbers when prompt and output can never fit."""
-    room = min(card.max_model_len, card.num_blocks * card.block_size) - num_prompt_tokens
-    wanted = submission.max_tokens
-    if wanted is None:
-        wanted = max(1, min(submission.default_max_tokens, room))
-    if wanted <= room:
-        return wanted
-    total = num_prompt_tokens + wanted
-    if total > card.max_model_len:
-        limit = f"'{card.model}' takes {card.max_model_len:,} in all"
-    else:
-        limit = f"the KV cache of '{card.model}' holds {card.num_blocks * card.block_size:,}"
-    way_out = f"Send max_tokens of at most {room:,}" if room > 0 else "Shorten the prompt"
-    raise invalid(
-        f"The prompt has {num_prompt_tokens:,} tokens and max_tokens is {wanted:,}, together {total:,}; {limit}. "
-        f"{way_out}.",
-        param="max_tokens" if room > 0 else ("messages" if submission.messages is not None else "prompt"),
-        code="context_length_exceeded",
+def _new_job(caller: Caller, card: Worker, submission: Submission, token_ids: list[int], digest: bytes) -> NewJob:
+    sent, max_tokens = submission.sent, fit(card, len(token_ids), submission)
+    return NewJob(
+        tenant=caller.tenant,
+        key_id=caller.key_id,
+        kind=submission.kind,
+        model=card.model,
+        tier=TIERS.index(sent.tier),
+        stream=submission.stream,
+        prompt=submission.prompt if isinstance(submission.prompt, str) else None,
+        messages=submission.messages,
+        prompt_token_ids=token_ids,
+        sampling=sent.sampling(),
+        max_tokens=max_tokens,
+        num_blocks=num_blocks(len(token_ids), max_tokens, card.block_size),
+        seed=sent.seed,
+        webhook_url=sent.webhook_url,
+        metadata=sent.metadata,
+        start_by=sent.start_by,
+        finish_by=sent.finish_by,
+        run_for=sent.run_for,
+        idempotency_key=submission.idempotency_key,
+        body_digest=digest,
     )
 
 
 async def _create(services: Services, new: NewJob) -> Created:
-    """One transaction. A repeated submit gets its job back, even if by now the queue is full or its time has passed."""
-    if new.idempotency_key is None:
-        await _check_new(services, new)
+    """One transaction. A repeat of a submit that is in flight gets the same job, even if the queue is full by now.
+
+    What is asked of the stores is asked before: within, it would need a second connection while holding the first.
+    """
+    refusal = _too_late(new) or await limits.refusal(services, new)
+    if refusal is not None and new.idempotency_key is None:
+        raise refusal
     async with services.sessions() as session:
         try:
             created = await jobs.create(session, new, key_window=services.settings.key_window)
         except IdempotencyMismatch as error:
-            message = "This Idempotency-Key was used with another body; use a new key for a new job."
-            raise ApiError(422, message, code="idempotency_mismatch", param="Idempotency-Key") from error
-        if created.is_new and new.idempotency_key is not None:
-            await _check_new(services, new)
+            raise _mismatch() from error
+        if created.is_new and refusal is not None:
+            raise refusal  # and nothing is committed
         await session.commit()
     return created
 
 
-async def _check_new(services: Services, new: NewJob) -> None:
-    """What holds for a job that was not there before."""
-    _check_times(new)
-    await limits.check(services, new)
+def _too_late(new: NewJob) -> ApiError | None:
+    now = datetime.now(UTC)
+    for name, moment in (("start_by", new.start_by), ("finish_by", new.finish_by)):
+        if moment is not None and moment <= now:
+            return invalid(f"'{name}' is {moment.isoformat()}, which has passed.", param=name)
+        if moment is not None and moment - now > MOST_AHEAD:
+            return invalid(f"'{name}' is {moment.isoformat()}, more than {MOST_AHEAD.days} days ahead.", param=name)
+    return None
+
+
+def _mismatch() -> ApiError:
+    message = "This Idempotency-Key was used with another body; use a new key for a new job."
+    return ApiError(422, message, code="idempotency_mismatch", param="Idempotency-Key")
 
 
 async def _publish(services: Services, created: Created) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Row, Select, and_, func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import load_only
 
 from db.models import Job, JobInput, JobOutput
 from db.order import Ahead, aged_bound, jobs_ahead
@@ -19,7 +20,10 @@ QUEUED, RUNNING = text("'queued'"), text("'running'")
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job with its bodies; `output` is None until it ended with one."""
+    """A job with its bodies; `output` is None until it ended with one.
+
+    In lists, `input` has the webhook URL and the metadata alone, and there is no `output`.
+    """
 
     job: Job
     input: JobInput
@@ -55,8 +59,13 @@ async def list_jobs(
     model: str | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> list[JobRow]:
-    """The tenant's jobs, the newest first, from after the job `after` on; all given filters must match."""
-    statement = _with_bodies().where(Job.tenant == tenant).order_by(Job.id.desc()).limit(limit)
+    """The tenant's jobs, the newest first, from after the job `after` on; all given filters must match.
+
+    Prompts and outputs, which may be megabytes each, stay where they are.
+    """
+    shown = load_only(JobInput.webhook_url, JobInput.metadata_, raiseload=True)
+    with_input = select(Job, JobInput).join(JobInput, JobInput.job_id == Job.id).options(shown)
+    statement = with_input.where(Job.tenant == tenant).order_by(Job.id.desc()).limit(limit)
     if after is not None:
         statement = statement.where(Job.id < after)
     if status is not None:
@@ -67,7 +76,7 @@ async def list_jobs(
         statement = statement.where(Job.model == model)
     if metadata:
         statement = statement.where(JobInput.metadata_.contains(metadata))
-    return [_job_row(row) for row in await session.execute(statement)]
+    return [JobRow(job, input, None) for job, input in await session.execute(statement)]
 
 
 async def statuses(session: AsyncSession, job_ids: Collection[UUID]) -> dict[UUID, str]:
@@ -107,11 +116,11 @@ async def queue_depths(session: AsyncSession) -> list[Depth]:
     ]
 
 
-async def start_rate(session: AsyncSession, model: str, window_s: float = 60.0) -> float:
+async def start_rate(session: AsyncSession, model: str, window_seconds: float = 60.0) -> float:
     """Jobs of the model started per second, over the window or since the first start within it; 0 when none did."""
     now = func.clock_timestamp()
     statement = select(func.count(), func.extract("epoch", now - func.min(Job.started_at))).where(
-        Job.model == model, Job.started_at > now - timedelta(seconds=window_s)
+        Job.model == model, Job.started_at > now - timedelta(seconds=window_seconds)
     )
     num_started, seconds = (await session.execute(statement)).one()
     return num_started / max(1.0, float(seconds)) if num_started else 0.0

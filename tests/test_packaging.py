@@ -12,7 +12,7 @@ import yaml
 from tests.test_imports import OURS, ROOT, imports, modules
 
 OPTIONAL = {"flash_attn", "triton"}  # extra `gpu`, not installed everywhere
-BROUGHT_ALONG = {"billiard", "starlette"}  # parts of Celery and FastAPI
+BROUGHT_ALONG = {"billiard", "pydantic-core", "starlette"}  # parts of Celery, pydantic and FastAPI
 COMMANDS = {"api", "worker", "tasks", "beat", "flower", "migrate"}
 
 

@@ -57,7 +57,7 @@ def make_worker(engine: Engine, redis_client: redis.Redis, tokenizer_path: str) 
     """Make and register a worker; keywords change its card."""
 
     def make(**changes: Any) -> HandWorker:
-        worker = HandWorker(engine, redis_client, make_card(tokenizer_path, **changes))
+        worker = HandWorker(engine, redis_client, make_card(**{"tokenizer_path": tokenizer_path} | changes))
         worker.register()
         return worker
 

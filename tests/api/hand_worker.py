@@ -1,6 +1,7 @@
 """A worker driven by hand: it claims, streams and ends jobs through `db` as an engine worker does, step by step."""
 
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import redis
@@ -61,11 +62,11 @@ class HandWorker:
         self.claimed[job_id], self.delivered[job_id] = claimed, list(opened.tokens)
         return claimed
 
-    def say(self, public_id: str, *texts: str, logprobs: bool = False) -> None:
-        """Stream one token per text; ids count up from 10."""
+    def say(self, public_id: str, *texts: str, logprobs: bool | dict[str, Any] = False) -> None:
+        """Stream one token per text; ids count up from 10. `logprobs` may say what to report of each."""
         job_id = uuid_of(public_id)
         done = self.delivered[job_id]
-        detail = {"logprob": -0.5, "top": [[10, -0.5]]} if logprobs else None
+        detail = {"logprob": -0.5, "top": [[10, -0.5]]} if logprobs is True else logprobs or None
         tokens = [Token(10 + len(done) + i, text, detail) for i, text in enumerate(texts)]
         append = Append(job_id, self.claimed[job_id].attempt, self.card.id, len(done), tokens)
         (appended,) = stream.append_many(self.redis, [append])

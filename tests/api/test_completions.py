@@ -1,6 +1,7 @@
 """POST /v1/completions with the unmodified `openai` client, and what that client does not show."""
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from db.models import Status
 from tests.api.hand_worker import HandWorker
 from tests.api.sse import events
+from workers.text.tokenizer import Tokenizer
 
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "the mill", "max_tokens": 8}
 
@@ -62,6 +64,7 @@ async def test_the_openai_client_streams_a_chunk_per_token_then_the_reason_then_
     worker.say(job_id, "", " b")
     worker.end(job_id)
     rest = [chunk async for chunk in stream]
+    assert all("usage" in chunk.model_fields_set for chunk in (first, *rest))
     assert [chunk.choices[0].text for chunk in rest[:-1]] == ["", " b", ""]
     assert [chunk.choices[0].finish_reason for chunk in rest[:-1]] == [None, None, "stop"]
     assert (rest[-1].choices, rest[-1].usage.completion_tokens) == ([], 3)
@@ -74,6 +77,7 @@ async def test_a_stream_ends_with_done_and_carries_no_ids(client, worker) -> Non
         seen = [event async for event in events(response)]
     assert seen[-1].data == "[DONE]"
     assert {(event.name, event.number) for event in seen} == {(None, None)}
+    assert not any("usage" in event.data for event in seen[:-1]), "nobody asked for it"
 
 
 async def test_a_client_that_leaves_a_stream_cancels_its_job(client, worker, monkeypatch) -> None:
@@ -124,6 +128,35 @@ async def test_an_end_without_success_is_an_error_that_is_not_retried(
     assert reply.headers["x-should-retry"] == "false"
 
 
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [((), "ended as cancelled before its first token."), ((" a", " b"), "ended as cancelled after 2 of its tokens.")],
+)
+async def test_the_end_of_a_cancelled_stream_tells_how_far_it_came(client, worker, sdk, texts, words) -> None:
+    stream = await sdk.completions.create(**BODY, stream=True)
+    job_id = await only_job(client)
+    worker.start(job_id)
+    if texts:
+        worker.say(job_id, *texts)
+    worker.end(job_id, Status.CANCELLED)
+    with pytest.raises(openai.APIError, match=words):
+        _ = [chunk async for chunk in stream]
+
+
+async def test_alternatives_that_are_no_whole_characters_are_told_apart(client, worker, sdk, tokenizer_path) -> None:
+    tokenizer = Tokenizer.load(tokenizer_path)
+    halves = [i for i in range(512) if tokenizer.decode([i]) == "\ufffd"][:3]
+    asking = asyncio.create_task(sdk.completions.create(**BODY, logprobs=3))
+    job_id = await only_job(client)
+    worker.start(job_id)
+    top = [[token_id, -float(rank)] for rank, token_id in enumerate(halves)]
+    worker.say(job_id, " x", logprobs={"logprob": -0.5, "top": top})
+    worker.end(job_id)
+    (told,) = (await asking).choices[0].logprobs.top_logprobs
+    assert list(told.values()) == [0.0, -1.0, -2.0]
+    assert all(re.fullmatch(r"bytes:\\x[0-9a-f]{2}", text) for text in told)
+
+
 async def test_an_error_in_a_stream_reaches_the_openai_client(client, worker, sdk) -> None:
     stream = await sdk.completions.create(**BODY, stream=True)
     job_id = await only_job(client)
@@ -132,25 +165,6 @@ async def test_an_error_in_a_stream_reaches_the_openai_client(client, worker, sd
     worker.end(job_id, Status.FAILED, error_code="broken", error_message="it broke")
     with pytest.raises(openai.APIError, match="it broke"):
         _ = [chunk async for chunk in stream]
-
-
-UNSUPPORTED = [
-    ({"n": 2}, "'n' and 'best_of' must be 1"),
-    ({"best_of": 3}, "'n' and 'best_of' must be 1"),
-    ({"echo": True}, "'echo' is not supported"),
-    ({"suffix": "end"}, "'suffix' is not supported"),
-    ({"logit_bias": {"5": 1}}, "'logit_bias' is not supported"),
-    ({"prompt": ["a", "b"]}, "one prompt per completion"),
-    ({"stream_options": {"include_usage": True}}, "needs 'stream'"),
-    ({"messages": []}, "not a known field"),
-]
-
-
-async def test_what_is_not_supported_is_refused_in_words(client, worker) -> None:
-    for change, words in UNSUPPORTED:
-        reply = await client.post("/v1/completions", json=BODY | change)
-        assert reply.status_code == 400
-        assert words in reply.json()["error"]["message"]
 
 
 async def test_every_spelling_of_one_prompt_is_taken(client, worker) -> None:

@@ -67,8 +67,20 @@ async def test_a_cursor_at_the_end_of_an_ended_job_has_nothing_to_come(client, w
 async def test_a_cursor_that_is_no_number_is_refused(client, submit) -> None:
     job = await submit()
     for cursor in ("-1", "x", "1e3", "9" * 30):
-        reply = await client.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": cursor})
-        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "Last-Event-ID")
+        by_header = await client.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": cursor})
+        by_query = await client.get(f"/v1/jobs/{job['id']}/events?after={cursor}")
+        for reply, param in ((by_header, "Last-Event-ID"), (by_query, "after")):
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+async def test_no_character_of_a_text_breaks_a_line_of_its_event(client, worker, submit) -> None:
+    job = await submit()
+    text = " a\u2028b\u2029c\u0085d\x0b\x0c\x1ce\r\nf é"
+    worker.run(job["id"], text)
+    raw = (await client.get(f"/v1/jobs/{job['id']}/events")).content
+    assert raw.isascii()
+    seen = await read_all(client, job["id"])  # `httpx` cuts lines wherever Unicode says so
+    assert (seen[2].data["text"], seen[3].data["output"]["text"]) == (text, text)
 
 
 async def test_a_reader_ahead_of_a_live_job_waits_for_its_token(client, worker, submit) -> None:

@@ -98,6 +98,23 @@ async def test_pages_and_filters_select_what_they_say(client, worker, submit) ->
     assert (await client.get("/v1/jobs?limit=1000")).json()["error"]["param"] == "limit"
 
 
+async def test_a_list_shows_jobs_without_outputs_positions_and_estimates(client, worker, submit) -> None:
+    ended = await submit(metadata={"n": "1"}, webhook_url="https://example.com/x", logprobs=1)
+    worker.start(ended["id"])
+    worker.say(ended["id"], " x", logprobs=True)
+    worker.end(ended["id"])
+    waiting = await submit(stream=False)
+    listed = (await client.get("/v1/jobs")).json()["data"]
+    whole = [(await client.get(f"/v1/jobs/{job['id']}")).json() for job in (waiting, ended)]
+    left_out = {"output": None, "position": None, "estimate": None}
+    assert listed == [job | left_out for job in whole]
+    assert (whole[0]["position"], whole[1]["output"]["text"]) == (1, " x")
+    assert [(job["kind"], job["stream"], job["metadata"]) for job in listed] == [
+        ("job", False, {}),
+        ("job", True, {"n": "1"}),
+    ]
+
+
 async def test_a_waiting_job_is_cancelled_at_once_and_twice_is_the_same(client, submit) -> None:
     job = await submit()
     first = await client.post(f"/v1/jobs/{job['id']}/cancel")

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import inspect
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -53,6 +54,17 @@ async def test_pages_go_from_the_newest_on_and_filters_all_apply(async_session: 
     assert await job_queries.list_jobs(async_session, "t", limit=9, metadata={"who": "you"}) == []
 
 
+async def test_a_page_leaves_prompts_and_outputs_where_they_are(async_session: AsyncSession) -> None:
+    job = await add(async_session)
+    await async_session.run_sync(jobs.claim, ME, [job.id])
+    await async_session.run_sync(jobs.finish, [end_of(job.id, ME)])
+    async_session.expunge_all()
+    (row,) = await job_queries.list_jobs(async_session, "t", limit=9)
+    assert row.output is None
+    assert inspect(row.input).unloaded == {"prompt", "messages", "prompt_token_ids", "sampling"}
+    assert row.input.metadata_ == {"who": "me"}
+
+
 async def test_depths_tell_ready_parked_and_running_apart(async_session: AsyncSession) -> None:
     oldest = await add(async_session, age=9)
     await add(async_session)
@@ -72,7 +84,7 @@ async def test_start_rate_counts_from_the_first_start_in_the_window(async_sessio
     moment = await async_session.run_sync(now)
     for seconds in (70, 10, 5, 1):
         await add(async_session, started_at=moment - timedelta(seconds=seconds))
-    assert await job_queries.start_rate(async_session, "m", window_s=60) == pytest.approx(0.3, rel=0.1)
+    assert await job_queries.start_rate(async_session, "m", window_seconds=60) == pytest.approx(0.3, rel=0.1)
     assert await job_queries.start_rate(async_session, "other") == 0
 
 

@@ -7,6 +7,7 @@ need joining, a window that is decoded again, and, for a decoder not known to be
 import codecs
 from typing import Any, Protocol
 
+from workers.text.token_text import bytes_of, is_byte_level, is_byte_token
 from workers.text.tokenizer import Tokenizer
 
 WINDOW_TOKENS = 16  # a window this long is cut
@@ -46,7 +47,7 @@ class _ByteDeltas:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int, token: str) -> str:
-        return self._decoder.decode(_bytes_of(token))
+        return self._decoder.decode(bytes_of(token))
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -68,7 +69,7 @@ class _WindowDeltas:
     def push(self, token_id: int, token: str) -> str:
         self._window.append(token_id)
         # A run of byte tokens is decoded as one: text if all of it is UTF-8, else one U+FFFD for each. So it is held.
-        if self._has_byte_fallback and _is_byte_token(token):
+        if self._has_byte_fallback and is_byte_token(token):
             return ""
         return self._show()
 
@@ -110,7 +111,7 @@ class _WholeDeltas:
 
 
 def _make_deltas(tokenizer: Tokenizer) -> _Deltas:
-    if [part["type"] for part in tokenizer.decoder_parts] == ["ByteLevel"]:
+    if is_byte_level(tokenizer):
         return _ByteDeltas()
     if _is_local(tokenizer.decoder_parts):
         return _WindowDeltas(tokenizer)
@@ -136,30 +137,3 @@ def _is_local(parts: list[dict[str, Any]]) -> bool:
             case _:
                 return False
     return True
-
-
-def _is_byte_token(token: str) -> bool:
-    if len(token) != 6 or not token.startswith("<0x") or not token.endswith(">"):
-        return False
-    try:
-        return 0 <= int(token[3:5], 16) <= 255
-    except ValueError:
-        return False
-
-
-def _byte_level_alphabet() -> dict[str, int]:
-    """The byte behind each character of a byte-level vocabulary (GPT-2's `bytes_to_unicode`, turned round)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(256 + index): byte for index, byte in enumerate(others)}
-
-
-_ALPHABET = _byte_level_alphabet()
-
-
-def _bytes_of(token: str) -> bytes:
-    try:
-        return bytes([_ALPHABET[character] for character in token])
-    except KeyError:  # an added token, spelled as it reads
-        return token.encode()

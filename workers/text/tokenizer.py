@@ -8,6 +8,10 @@ from typing import Any
 
 import tokenizers
 
+# Steps before the model that leave every byte of a text to some token, unless `_keeps_text` knows better.
+KEEPING_STEPS = {"Replace", "Prepend", "NFC", "ByteLevel", "Split", "Digits", "Punctuation", "Metaspace"}
+NFC_SHRINKS = 3  # three jamo of 3 bytes become a syllable of 3; nothing shrinks more
+
 
 class Tokenizer:
     """Text to token ids and back. Immutable once made, so threads may share one."""
@@ -39,7 +43,9 @@ class Tokenizer:
 
         A rendered chat template often begins with that token already; it is not doubled.
         """
-        token_ids: list[int] = self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+        # Of the calls that encode, the ones for batches let other Python threads run meanwhile.
+        (encoding,) = self._inner.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        token_ids: list[int] = encoding.ids
         if add_special_tokens and self._bos_id is not None and token_ids[:2] == [self._bos_id, self._bos_id]:
             return token_ids[1:]
         return token_ids
@@ -63,6 +69,23 @@ class Tokenizer:
             return []
         return _flatten(json.loads(self._inner.decoder.__getstate__()))
 
+    @cached_property
+    def longest_token_bytes(self) -> int | None:
+        """No token stands for more bytes (UTF-8) of a text than this; None where one may stand for any number.
+
+        An unknown-word token would, and so would steps that drop or rewrite text before it is cut into tokens.
+        """
+        parts = (self._inner.normalizer, self._inner.pre_tokenizer)
+        steps = [step for part in parts if part is not None for step in _flatten(json.loads(part.__getstate__()))]
+        names = {step["type"] for step in steps}
+        model = self._inner.model
+        is_of_bytes = isinstance(model, tokenizers.models.BPE) and (model.byte_fallback or "ByteLevel" in names)
+        added = self._inner.get_added_tokens_decoder().values()
+        if not is_of_bytes or not all(map(_keeps_text, steps)) or any(token.lstrip or token.rstrip for token in added):
+            return None
+        longest = max(len(token.encode()) for token in self._inner.get_vocab(with_added_tokens=True))
+        return longest * (NFC_SHRINKS if "NFC" in names else 1)
+
     def _find_bos_id(self) -> int | None:
         with_special = self._inner.encode("a", add_special_tokens=True).ids
         without = self._inner.encode("a", add_special_tokens=False).ids
@@ -70,7 +93,16 @@ class Tokenizer:
         return with_special[0] if with_special and is_added else None
 
 
-def _flatten(decoder: dict[str, Any]) -> list[dict[str, Any]]:
-    if decoder["type"] != "Sequence":
-        return [decoder]
-    return [part for inner in decoder["decoders"] for part in _flatten(inner)]
+def _flatten(step: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps of a sequence, which calls them decoders, normalizers or pretokenizers; others are one step."""
+    if step["type"] != "Sequence":
+        return [step]
+    inner = step.get("decoders") or step.get("normalizers") or step.get("pretokenizers") or []
+    return [part for each in inner for part in _flatten(each)]
+
+
+def _keeps_text(step: dict[str, Any]) -> bool:
+    if step["type"] == "Replace":
+        replaced = step["pattern"].get("String")  # else it is a regular expression
+        return replaced is not None and len(replaced.encode()) <= len(step["content"].encode())
+    return step["type"] in KEEPING_STEPS and step.get("behavior") != "Removed"

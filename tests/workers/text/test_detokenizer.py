@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workers.text import small_tokenizers
-from workers.text.detokenizer import _ALPHABET, WINDOW_TOKENS, Detokenizer
+from workers.text.detokenizer import WINDOW_TOKENS, Detokenizer
+from workers.text.token_text import ALPHABET
 from workers.text.tokenizer import Tokenizer
 
 TOKENIZERS = small_tokenizers.ALL
@@ -51,7 +52,7 @@ def byte_tokens(tokenizer: Tokenizer) -> list[int]:
     if tokenizer is TOKENIZERS["gemma"]:
         return list(range(3, 259))
     by_token = {tokenizer.token(token_id): token_id for token_id in range(tokenizer.vocab_size)}
-    return [by_token[character] for character, _ in sorted(_ALPHABET.items(), key=lambda item: item[1])]
+    return [by_token[character] for character, _ in sorted(ALPHABET.items(), key=lambda item: item[1])]
 
 
 def test_an_emoji_in_four_tokens_arrives_whole_with_the_last() -> None:

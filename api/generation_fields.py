@@ -1,0 +1,116 @@
+"""What a job and an OpenAI completion have in common: how tokens are chosen, when it stops, what belongs to the job."""
+
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from api.fields import (
+    INT64_MAX,
+    MAX_LOGPROBS,
+    MAX_TOKEN_ID,
+    TIER_MEANING,
+    Metadata,
+    ModelName,
+    Moment,
+    RequestObject,
+    Stop,
+    Tier,
+    TokenId,
+    WebhookUrl,
+    wrong_field,
+)
+from db.sampling import Sampling
+
+MAX_RUN_SECONDS = 7 * 24 * 3600.0
+LEADING_FIELDS = ("model", "prompt", "messages", "max_tokens", "tier", "stream")
+
+
+def _lead(schema: dict[str, Any]) -> None:
+    """In the reference, put first what a newcomer needs first; pydantic would begin with the shared fields."""
+    properties = schema["properties"]
+    schema["properties"] = {name: properties[name] for name in LEADING_FIELDS if name in properties} | properties
+
+
+class GenerationFields(RequestObject):
+    """A field sent as null counts as not sent; an unknown one is refused."""
+
+    model_config = ConfigDict(json_schema_extra=_lead)
+
+    model: ModelName = Field(description="Name of a served model; GET /v1/models lists them.")
+    tier: Tier = Field("normal", description=TIER_MEANING)
+    temperature: float = Field(
+        1.0, ge=0, le=100, description="How evenly tokens are drawn; 0 always takes the most likely one."
+    )
+    top_p: float = Field(1.0, gt=0, le=1, description="Draw from the most likely tokens that together have this share.")
+    top_k: int = Field(0, ge=0, le=MAX_TOKEN_ID, description="Draw from this many most likely tokens; 0 from all.")
+    min_p: float = Field(
+        0.0, ge=0, le=1, description="Leave out tokens less likely than this share of the likeliest one's probability."
+    )
+    frequency_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Lowers a token's chance by how often it is in the output already."
+    )
+    presence_penalty: float = Field(0.0, ge=-2, le=2, description="Lowers a token's chance once it is in the output.")
+    repetition_penalty: float = Field(
+        1.0, ge=0.01, le=10, description="Above 1, lowers the chance of tokens of prompt and output; 1 changes nothing."
+    )
+    stop: Stop = Field(
+        default_factory=list, description="A text, or up to 16, that ends the output. It is not part of the output."
+    )
+    stop_token_ids: list[TokenId] = Field(
+        default_factory=list,
+        max_length=64,
+        fail_fast=True,
+        description="Token ids that end the output, beside the model's own.",
+    )
+    ignore_eos: bool = Field(False, description="Go on after the model's end-of-sequence token: for benchmarks.")
+    seed: int | None = Field(
+        None,
+        ge=-INT64_MAX - 1,
+        le=INT64_MAX,
+        json_schema_extra={"format": "int64"},
+        description="Fixes the randomness: equal jobs with equal seeds write equal text. Drawn at submit if not sent.",
+    )
+    logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="Report each token's log probability and that of so many alternatives."
+    )
+    webhook_url: WebhookUrl | None = Field(
+        None, description="Receives one signed event (Standard Webhooks) when the job ends, however it ends."
+    )
+    metadata: Metadata = Field(
+        default_factory=dict, description="Up to 16 pairs of your own, returned with the job and usable as filters."
+    )
+    start_by: Moment | None = Field(
+        None,
+        description="RFC 3339 time with its offset; a job that has not started by then ends as `expired`.",
+        examples=["2026-01-31T18:00:00Z"],
+    )
+    finish_by: Moment | None = Field(
+        None,
+        description="RFC 3339 time with its offset, not before `start_by`; a job that has not ended by then ends as "
+        "`expired`, keeping what it wrote.",
+        examples=["2026-01-31T19:00:00+01:00"],
+    )
+    run_for: float | None = Field(
+        None, gt=0, le=MAX_RUN_SECONDS, description="Seconds from the first start; past them the job ends as `expired`."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+    @model_validator(mode="after")
+    def _starts_before_it_finishes(self) -> Self:
+        if self.start_by is not None and self.finish_by is not None and self.finish_by < self.start_by:
+            raise wrong_field("finish_by", "is earlier than start_by")
+        return self
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings, however they were sent."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def sampling(self) -> Sampling:
+        """The part of these fields that the engine reads."""
+        same = set(Sampling.model_fields) - {"stop"}
+        return Sampling(**self.model_dump(include=same), stop=self.stops)

@@ -1,0 +1,88 @@
+"""From a prompt or messages to token ids, and whether they fit the model."""
+
+from api.errors import invalid
+from api.services import Services
+from api.submission import Submission
+from db.models import Worker
+from workers.text.chat_template import ChatTemplateError
+
+
+async def prompt_token_ids(services: Services, card: Worker, submission: Submission) -> list[int]:
+    """The prompt as the model will read it; at least one token."""
+    param = "prompt" if submission.messages is None else "messages"
+    if submission.messages is not None:
+        text = await _render(services, card, submission.messages)
+        token_ids = await _encode(services, card, text, param=param)
+    elif isinstance(submission.prompt, str):
+        token_ids = await _encode(services, card, submission.prompt, param=param)
+    else:
+        token_ids = submission.prompt or []
+        _check_token_ids(card, token_ids)
+    if not token_ids:
+        raise invalid(f"'{param}' has no tokens; there must be at least one to continue from.", param=param)
+    return token_ids
+
+
+def fit(card: Worker, num_prompt_tokens: int, submission: Submission) -> int:
+    """The job's max_tokens, or a 400 with the numbers when prompt and output can never fit."""
+    room = min(card.max_model_len, card.num_blocks * card.block_size) - num_prompt_tokens
+    wanted = submission.max_tokens
+    if wanted is None:
+        wanted = max(1, min(submission.default_max_tokens, room))
+    if wanted <= room:
+        return wanted
+    total = num_prompt_tokens + wanted
+    if total > card.max_model_len:
+        limit = f"'{card.model}' takes {card.max_model_len:,} in all"
+    else:
+        limit = f"the KV cache of '{card.model}' holds {card.num_blocks * card.block_size:,}"
+    way_out = f"Send max_tokens of at most {room:,}" if room > 0 else "Shorten the prompt"
+    raise invalid(
+        f"The prompt has {num_prompt_tokens:,} tokens and max_tokens is {wanted:,}, together {total:,}; {limit}. "
+        f"{way_out}.",
+        param="max_tokens" if room > 0 else ("messages" if submission.messages is not None else "prompt"),
+        code="context_length_exceeded",
+    )
+
+
+def num_blocks(num_prompt_tokens: int, max_tokens: int, block_size: int) -> int:
+    """KV blocks that the job needs at most; the engine counts the same way."""
+    return -(-(num_prompt_tokens + max_tokens) // block_size)
+
+
+async def _encode(services: Services, card: Worker, text: str, *, param: str) -> list[int]:
+    """The token ids of a text, unless its size alone says that they cannot fit: encoding it could take seconds."""
+    tokenizer = await services.texts.tokenizer(card)
+    longest, num_bytes = tokenizer.longest_token_bytes, len(text.encode())
+    if longest is not None and num_bytes > card.max_model_len * longest:
+        raise invalid(
+            f"The prompt has {num_bytes:,} bytes; '{card.model}' takes {card.max_model_len:,} tokens in all, "
+            f"of at most {longest:,} bytes each, so at most {card.max_model_len * longest:,}. Shorten the prompt.",
+            param=param,
+            code="context_length_exceeded",
+        )
+    return await services.texts.encode(tokenizer, text)
+
+
+async def _render(services: Services, card: Worker, messages: list[dict[str, str]]) -> str:
+    if card.chat_template is None:
+        raise invalid(
+            f"The model '{card.model}' has no chat template. Send 'prompt' instead, or have the operator set "
+            "HEADRACE_CHAT_TEMPLATE to a Jinja2 template or a file with one.",
+            param="messages",
+            code="no_chat_template",
+        )
+    try:
+        return await services.texts.render(card, messages)
+    except ChatTemplateError as error:
+        message = f"The chat template of '{card.model}' refuses these messages: {error}"
+        raise invalid(message, param="messages", code="chat_template_error") from error
+
+
+def _check_token_ids(card: Worker, token_ids: list[int]) -> None:
+    worst = max(token_ids, default=0)
+    if worst >= card.vocab_size:
+        raise invalid(
+            f"Token id {worst:,} is out of range; the vocabulary of '{card.model}' has {card.vocab_size:,} ids from 0.",
+            param="prompt",
+        )

@@ -1,0 +1,35 @@
+"""A submit as the routes hand it over: validated field by field, not yet against a model."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from api.errors import invalid
+from api.generation_fields import GenerationFields
+
+MAX_IDEMPOTENCY_KEY = 255  # characters
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What was sent, and how it is to be read; `prompt` and `messages` are as a job has them, one of them None."""
+
+    kind: str  # job | completion
+    sent: GenerationFields
+    prompt: str | list[int] | None
+    messages: list[dict[str, str]] | None
+    max_tokens: int | None  # None: default_max_tokens, or what there is room for
+    default_max_tokens: int
+    stream: bool
+    idempotency_key: str | None
+
+    def __post_init__(self) -> None:
+        key = self.idempotency_key
+        if key is not None and not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
+            message = f"Idempotency-Key has {len(key)} characters; it takes 1 to {MAX_IDEMPOTENCY_KEY}."
+            raise invalid(message, param="Idempotency-Key")
+
+    def digest(self) -> bytes:
+        """Of the fields that were sent, in whatever order. Defaults are left out: a later version may have others."""
+        body = self.sent.model_dump(mode="json", exclude_unset=True)
+        return hashlib.sha256(json.dumps([self.kind, body], sort_keys=True, separators=(",", ":")).encode()).digest()
