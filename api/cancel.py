@@ -1,6 +1,14 @@
-"""Cancelling: at once when the job waits; when it runs, by its worker, and without it after two seconds."""
+"""Cancelling: at once when the job waits; when it runs, by its worker, and without it a few seconds later.
 
+The mark in the row is what counts. While Redis is away nobody but the worker knows what a client was shown, so a job
+that ran is left to it, or to the sweep.
+"""
+
+import asyncio
 import logging
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from redis.exceptions import RedisError
@@ -12,16 +20,20 @@ from api.services import Services
 from db import jobs, queue, stream
 from db.ids import public_id
 from db.job_queries import JobRow
-from db.jobs import Ready
-from db.models import ENDED, Status
+from db.models import ENDED, Job, Status
+from db.stream import Token
 
 log = logging.getLogger(__name__)
 
-WORKER_SECONDS = 2.0  # what a worker has to commit the end itself, with its latest tokens
+WORKER_SECONDS = 5.0  # what a worker has to commit the end itself: more than two of its rounds of reconciling
+REDIS_SECONDS = 2.0  # a job's row may be locked meanwhile
 
 
 async def cancel(services: Services, tenant: str, job_id: UUID) -> JobRow:
-    """The job, ended. One that had ended already is returned as it was; an unknown one is a 404."""
+    """The job after the cancel, ended unless only its worker can end it. An unknown one is a 404.
+
+    One that had ended already is returned as it was. One that still runs is marked: its worker or the sweep ends it.
+    """
     async with services.sessions() as session:
         result = await jobs.request_cancel(session, tenant, job_id)
         await session.commit()
@@ -29,56 +41,54 @@ async def cancel(services: Services, tenant: str, job_id: UUID) -> JobRow:
         raise not_found("job", public_id(PREFIX, job_id))
     if result.ended:
         if result.unqueue is not None:
-            await _unqueue(services, result.unqueue)
+            # One left in its list harms nobody: its claim fails.
+            await _try(queue.remove_async(services.redis, result.unqueue), job_id, "message not removed")
         if result.job.status == Status.CANCELLED and result.job.attempt == 0:
             await _end_stream(services, job_id, num_tokens=0)
         return await _reload(services, tenant, job_id)
     if result.worker_id is not None:
-        await _tell_worker(services, result.worker_id, job_id)
+        signal = services.redis.publish(f"cancel.{result.worker_id}", str(job_id))
+        await _try(signal, job_id, "cancel not signalled")  # the worker finds the mark in the row, too
         row = await _reload(services, tenant, job_id)
         row = await wait_for_end(services, row, timeout_seconds=WORKER_SECONDS)
         if row.job.status in ENDED:
             return row
-    await _end_without_worker(services, job_id)
-    return await _reload(services, tenant, job_id)
+    return await _end_without_worker(services, tenant, job_id)
 
 
-async def _tell_worker(services: Services, worker_id: UUID, job_id: UUID) -> None:
-    """Signal the worker. It would also find the mark in the row within two seconds."""
-    try:
-        await services.redis.publish(f"cancel.{worker_id}", str(job_id))
-    except (RedisError, OSError) as error:
-        log.warning("cancel not signalled", extra={"job_id": str(job_id), "error": str(error)})
-
-
-async def _end_without_worker(services: Services, job_id: UUID) -> None:
+async def _end_without_worker(services: Services, tenant: str, job_id: UUID) -> JobRow:
     """End the row with what was delivered. The fence keeps the worker from delivering more than the row says."""
     try:
-        tokens = await stream.fence_async(services.redis, job_id)
+        async with services.sessions() as session:
+            await jobs.end_now(session, job_id, status=Status.CANCELLED, read_tokens=partial(_fence, services))
+            await session.commit()
     except (RedisError, OSError) as error:
-        log.warning("cancelled without the stream's tokens", extra={"job_id": str(job_id), "error": str(error)})
-        tokens = []
-    async with services.sessions() as session:
-        job = await jobs.end_now(session, job_id, status=Status.CANCELLED, tokens=tokens)
-        await session.commit()
-    if job is not None:
-        await _end_stream(services, job_id, num_tokens=len(tokens))
+        log.warning("cancel left to the worker or the sweep", extra={"job_id": str(job_id), "error": str(error)})
+    row = await _reload(services, tenant, job_id)
+    if row.job.status in ENDED:  # here, or by the worker just before
+        await _end_stream(services, job_id, num_tokens=row.job.num_output_tokens or 0)
+    return row
+
+
+async def _fence(services: Services, job: Job) -> Sequence[Token] | None:
+    """What the job has delivered; None when its worker has to tell, because its stream is not there, or not yet."""
+    async with asyncio.timeout(REDIS_SECONDS):
+        tokens = await stream.fence_async(services.redis, job.id)
+    return () if tokens is None and job.status != Status.RUNNING else tokens
 
 
 async def _end_stream(services: Services, job_id: UUID, *, num_tokens: int) -> None:
     """Tell readers at once; without it they find the row within seconds."""
-    try:
-        await stream.end_async(services.redis, job_id, num_tokens)
-    except (RedisError, OSError) as error:
-        log.warning("stream not ended", extra={"job_id": str(job_id), "error": str(error)})
+    await _try(stream.end_async(services.redis, job_id, num_tokens), job_id, "stream not ended")
 
 
-async def _unqueue(services: Services, ready: Ready) -> None:
-    """Take the message out of its list, which is then as long as Postgres says. One left there harms nobody."""
+async def _try(act: Awaitable[Any], job_id: UUID, failure: str) -> None:
+    """Do in Redis what only helps: what counts is in the row."""
     try:
-        await queue.remove_async(services.redis, ready)
+        async with asyncio.timeout(REDIS_SECONDS):
+            await act
     except (RedisError, OSError) as error:
-        log.warning("message not removed", extra={"job_id": str(ready.job_id), "error": str(error)})
+        log.warning(failure, extra={"job_id": str(job_id), "error": str(error)})
 
 
 async def _reload(services: Services, tenant: str, job_id: UUID) -> JobRow:

@@ -8,11 +8,12 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from redis.exceptions import RedisError
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
 from api.fields import ONE, PROMPTS, SEVERAL
+from db.outage import is_away
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid_request)
     app.add_exception_handler(HTTPException, _answer_http_exception)
-    for store_error in (OperationalError, InterfaceError, DBAPIError, PoolTimeout, RedisError):
+    for store_error in (DBAPIError, PoolTimeout, RedisError):
         app.add_exception_handler(store_error, _answer_store_error)
 
 
@@ -116,10 +117,10 @@ async def _answer_store_error(request: Request, error: Exception) -> JSONRespons
 
 
 def is_store_away(error: BaseException) -> bool:
-    """Whether `error` says that PostgreSQL or Redis could not be reached, rather than that it refused a statement."""
-    if isinstance(error, DBAPIError):
-        return isinstance(error, (OperationalError, InterfaceError)) or error.connection_invalidated
-    return isinstance(error, (PoolTimeout, RedisError, ConnectionError))
+    """Whether PostgreSQL or Redis is away or cannot serve us now, rather than refusing what we asked."""
+    if isinstance(error, ProgrammingError):
+        return False  # ours: a 500 that says so, not an outage to wait out
+    return is_away(error) or isinstance(error, (RedisError, ConnectionError))
 
 
 def store_away() -> ApiError:

@@ -92,7 +92,7 @@ def _schedule() -> dict[str, dict[str, object]]:
     periods = {
         "deliver_due": timedelta(seconds=1),
         "maintain_partitions": timedelta(hours=1),
-        "drop_expired": timedelta(days=1),
+        "drop_expired": timedelta(hours=1),
     }
     return {
         task: {"task": task, "schedule": period, "options": {"expires": max(5.0, period.total_seconds())}}

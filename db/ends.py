@@ -1,6 +1,6 @@
 """How jobs end: terminal state, usage, output, webhook event and its deliveries, all in one transaction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from db.events import write_events
-from db.models import Job, JobOutput, Status
+from db.models import ENDED, Job, JobOutput, Status
+from db.queue_message import Ready
 from db.texts import storable
 
 
@@ -52,8 +53,16 @@ class Ending:
     job: Job
     status: Status
     tokens: Sequence[TokenLike]
-    error_code: str | None
-    error_message: str | None
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True)
+class Expired:
+    """A queued job that `expire_due` ended. `unqueue` is its message, to be removed after the commit."""
+
+    job_id: UUID
+    unqueue: Ready | None
 
 
 FINISH = text("""
@@ -77,14 +86,14 @@ FINISH = text("""
       AND jobs.status = 'running' AND jobs.attempt = ended.attempt AND jobs.worker_id = ended.worker_id
     RETURNING jobs.*
 """)
-AS_GIVEN = ("job_id", "attempt", "worker_id", "status", "num_cached_tokens", "finish_reason", "error_code")
+COLUMNS = ("job_id", "attempt", "worker_id", "status", "num_cached_tokens", "finish_reason", "error_code")
 
 
 def finish(session: Session, ends: Sequence[End]) -> set[UUID]:
     """End running jobs; returns those that were still the attempt's and the worker's. The others have moved on."""
     if not ends:
         return set()
-    parameters: dict[str, Any] = {name: [getattr(end, name) for end in ends] for name in AS_GIVEN}
+    parameters: dict[str, Any] = {name: [getattr(end, name) for end in ends] for name in COLUMNS}
     parameters["num_output_tokens"] = [len(end.token_ids) for end in ends]
     parameters["error_message"] = [end.error_message and storable(end.error_message) for end in ends]
     jobs = session.scalars(
@@ -125,37 +134,21 @@ async def end_now(
     job_id: UUID,
     *,
     status: Status,
-    tokens: Sequence[TokenLike],
-    error_code: str | None = None,
-    error_message: str | None = None,
+    read_tokens: Callable[[Job], Awaitable[Sequence[TokenLike] | None]],
 ) -> Job | None:
-    """End a queued or running job without its worker, with the stream's tokens; None when it has ended already.
+    """End a queued or running job without its worker, with the stream's tokens; None when it was not ended.
 
-    Take the tokens from `db.stream.fence`, which also stops the worker from delivering more of them.
+    `read_tokens` (`db.stream.fence_async`) is called when the row is locked: no worker can take the job, or end it,
+    between what was read and what is written. Its None says that the tokens cannot be told now, and nothing is changed.
     """
-    return await session.run_sync(
-        mark_ended, job_id, status=status, tokens=tokens, error_code=error_code, error_message=error_message
-    )
-
-
-def mark_ended(
-    session: Session,
-    job_id: UUID,
-    *,
-    status: Status,
-    tokens: Sequence[TokenLike],
-    error_code: str | None = None,
-    error_message: str | None = None,
-) -> Job | None:
-    """`end_now` for a synchronous session."""
-    job = session.scalar(
-        select(Job)
-        .where(Job.id == job_id, Job.status.in_((Status.QUEUED, Status.RUNNING)))
-        .with_for_update()
-        .execution_options(populate_existing=True)
-    )
-    if job is not None:
-        end_locked(session, [Ending(job, status, tokens, error_code, error_message)])
+    locked = select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
+    job: Job | None = await session.scalar(locked)
+    if job is None or job.status in ENDED:
+        return None
+    tokens = await read_tokens(job)
+    if tokens is None:
+        return None
+    await session.run_sync(end_locked, [Ending(job, status, tokens)])
     return job
 
 
@@ -164,41 +157,52 @@ def no_tokens(job_id: UUID) -> Sequence[TokenLike]:
     return ()
 
 
+def due(session: Session, *, has_run: bool, after: UUID | None, limit: int) -> list[UUID]:
+    """The first `limit` jobs from after the job `after` on that `expire_due` would end, by id.
+
+    `has_run` chooses between those that may have delivered tokens and those that cannot have.
+    """
+    statement = DUE_RUN if has_run else DUE_NEW
+    return list(session.scalars(statement, {"after": after or UUID(int=0), "limit": limit}))
+
+
 def expire_due(
-    session: Session, *, read_tokens: Callable[[UUID], Sequence[TokenLike]] = no_tokens, limit: int = 1000
-) -> list[UUID]:
-    """End queued jobs that are past one of their limits, or that somebody wants cancelled; returns at most `limit`.
+    session: Session, job_ids: Sequence[UUID], *, read_tokens: Callable[[UUID], Sequence[TokenLike]] = no_tokens
+) -> list[Expired]:
+    """End those of the jobs that are queued and past one of their limits, or that somebody wants cancelled.
 
     `read_tokens` gives what a job that ran before has delivered (`db.stream.fence`).
     """
-    now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
     jobs = session.scalars(
-        select(Job).from_statement(DUE), {"now": now, "limit": limit}, execution_options={"populate_existing": True}
+        select(Job).from_statement(LOCK_DUE), {"ids": list(job_ids)}, execution_options={"populate_existing": True}
     ).all()
-    endings = []
-    for job in jobs:
-        tokens = read_tokens(job.id) if job.attempt > 0 else ()
-        if job.cancel_requested_at is not None:
-            endings.append(Ending(job, Status.CANCELLED, tokens, None, None))
-        else:
-            limit_name, message = _passed_limit(job, now)
-            endings.append(Ending(job, Status.EXPIRED, tokens, limit_name, message))
+    now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    endings = [_ending(job, read_tokens(job.id) if job.attempt > 0 else (), now) for job in jobs]
     end_locked(session, endings)
-    return [job.id for job in jobs]
+    return [Expired(job.id, None if job.ready_at is None else Ready.of(job)) for job in jobs]
 
 
-DUE = text("""
-    SELECT * FROM jobs
-    WHERE status = 'queued'
-      AND num_nonnulls(start_by, finish_by, run_for, cancel_requested_at) > 0 -- the index `jobs_limited`
-      AND (cancel_requested_at IS NOT NULL
-           OR (started_at IS NULL AND start_by <= :now)
-           OR finish_by <= :now
-           OR started_at + run_for * interval '1 second' <= :now)
-    ORDER BY id
-    LIMIT :limit
-    FOR UPDATE SKIP LOCKED
+IS_DUE = """
+    status = 'queued'
+    AND num_nonnulls(start_by, finish_by, run_for, cancel_requested_at) > 0 -- the index `jobs_limited`
+    AND (cancel_requested_at IS NOT NULL
+         OR (started_at IS NULL AND start_by <= clock_timestamp())
+         OR finish_by <= clock_timestamp()
+         OR started_at + run_for * interval '1 second' <= clock_timestamp())
+"""
+DUE_IDS = f"SELECT id FROM jobs WHERE {IS_DUE} AND id > :after"
+DUE_NEW = text(f"{DUE_IDS} AND attempt = 0 ORDER BY id LIMIT :limit")
+DUE_RUN = text(f"{DUE_IDS} AND attempt > 0 ORDER BY id LIMIT :limit")
+LOCK_DUE = text(f"""
+    SELECT * FROM jobs WHERE id = ANY(CAST(:ids AS uuid[])) AND {IS_DUE} ORDER BY id FOR UPDATE SKIP LOCKED
 """)
+
+
+def _ending(job: Job, tokens: Sequence[TokenLike], now: datetime) -> Ending:
+    if job.cancel_requested_at is not None:
+        return Ending(job, Status.CANCELLED, tokens)
+    limit_name, message = _passed_limit(job, now)
+    return Ending(job, Status.EXPIRED, tokens, limit_name, message)
 
 
 def _passed_limit(job: Job, now: datetime) -> tuple[str, str]:

@@ -18,8 +18,8 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from db.ends import End, end_now, expire_due, finish, finished, mark_ended, no_tokens
-from db.leases import Claimed, Held, Lost, claim, held, release, requeue_lost, running_of
+from db.ends import End, Ending, Expired, due, end_locked, end_now, expire_due, finish, finished, no_tokens
+from db.leases import Claimed, Held, Lost, claim, held, num_crashes, release, requeue_lost, running_of
 from db.models import ENDED, IdempotencyKey, Job, JobInput, JobOutput, Status
 from db.queue import Ready
 from db.submits import Created, IdempotencyMismatch, NewJob, create
@@ -29,6 +29,7 @@ __all__ = [
     "Claimed",
     "Created",
     "End",
+    "Expired",
     "Held",
     "IdempotencyMismatch",
     "JobNotEnded",
@@ -38,12 +39,15 @@ __all__ = [
     "claim",
     "create",
     "delete",
+    "due",
     "end_now",
     "expire_due",
     "finish",
     "finished",
     "held",
     "no_tokens",
+    "num_crashes",
+    "num_ready",
     "promote",
     "release",
     "request_cancel",
@@ -145,6 +149,16 @@ def unqueued(session: Session, model: str, tier: int, *, older_than: float | Non
     return [Ready.of(row) for row in reversed(session.execute(statement).all())]
 
 
+def num_ready(session: Session, model: str) -> dict[int, int]:
+    """How many queued jobs of the model may start, by tier: as many messages as it should have."""
+    statement = (
+        select(Job.tier, func.count())
+        .where(Job.model == model, Job.status == text("'queued'"), Job.ready_at.is_not(None))
+        .group_by(Job.tier)
+    )
+    return {row.tier: row[1] for row in session.execute(statement)}
+
+
 async def request_cancel(session: AsyncSession, tenant: str, job_id: UUID) -> CancelResult | None:
     """Cancel a job: at once when it never ran, else by a mark its worker obeys. None: the tenant has no such job.
 
@@ -159,10 +173,9 @@ async def request_cancel(session: AsyncSession, tenant: str, job_id: UUID) -> Ca
     if job is None or job.status in ENDED:
         return None if job is None else CancelResult(job, ended=True, worker_id=None)
     if job.status == Status.QUEUED and job.attempt == 0:
-        ended = await session.run_sync(mark_ended, job_id, status=Status.CANCELLED, tokens=())
-        assert ended is not None, "the row is locked"
-        unqueue = None if ended.ready_at is None else Ready.of(ended)
-        return CancelResult(ended, ended=True, worker_id=None, unqueue=unqueue)
+        await session.run_sync(end_locked, [Ending(job, Status.CANCELLED, tokens=())])
+        unqueue = None if job.ready_at is None else Ready.of(job)
+        return CancelResult(job, ended=True, worker_id=None, unqueue=unqueue)
     if job.cancel_requested_at is None:
         job.cancel_requested_at = await session.scalar(select(func.clock_timestamp()))
         await session.flush()

@@ -15,6 +15,7 @@ from db.ends import Ending, TokenLike, end_locked, no_tokens
 from db.models import Job, Status
 from db.queue import Ready
 from db.sampling import Sampling
+from db.stream import Standing
 
 MAX_CRASHES = 3
 
@@ -37,6 +38,7 @@ class Claimed:
     sampling: Sampling
     ready_at: float  # Unix seconds, Postgres clock
     seconds_left: float | None  # to the nearer of finish_by and the end of run_for
+    limit_code: str | None  # of that limit: finish_by_passed | run_for_passed
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,27 @@ class Lost:
     dead: list[UUID]
 
 
-# A row that somebody else took, or whose time is over, does not come back: its message is to be dropped.
-CLAIM = text("""
-    WITH picked AS (
+# What may be claimed. A row that somebody else took, or whose time is over, is not: its message is to be dropped.
+CLAIMABLE = """
+    jobs.id = ANY(CAST(:job_ids AS uuid[])) AND status = 'queued'
+    AND ready_at IS NOT NULL AND cancel_requested_at IS NULL
+    AND (start_by IS NULL OR start_by > clock_timestamp() OR started_at IS NOT NULL)
+    AND (finish_by IS NULL OR finish_by > clock_timestamp())
+    AND (run_for IS NULL OR started_at IS NULL OR started_at + run_for * interval '1 second' > clock_timestamp())
+"""
+
+# A crashed job is taken by itself: whether it crashes again is to be seen without others beside it that begin, too.
+CLAIM = text(f"""
+    WITH first_crashed AS (
         SELECT id FROM jobs
-        WHERE id = ANY(CAST(:job_ids AS uuid[])) AND status = 'queued'
-          AND ready_at IS NOT NULL AND cancel_requested_at IS NULL
-          AND (start_by IS NULL OR start_by > clock_timestamp() OR started_at IS NOT NULL)
-          AND (finish_by IS NULL OR finish_by > clock_timestamp())
-          AND (run_for IS NULL OR started_at IS NULL
-               OR started_at + run_for * interval '1 second' > clock_timestamp())
+        WHERE {CLAIMABLE} AND crashes > 0 AND :may_take_crashed
+        ORDER BY array_position(CAST(:job_ids AS uuid[]), id)
+        LIMIT 1
+    ), picked AS (
+        SELECT id FROM jobs
+        WHERE {CLAIMABLE}
+          AND CASE WHEN EXISTS (SELECT 1 FROM first_crashed) THEN id IN (SELECT id FROM first_crashed)
+                   ELSE crashes = 0 END
           AND NOT EXISTS (SELECT 1 FROM workers WHERE id = :worker_id AND status IN ('lost', 'stopped'))
         ORDER BY id
         FOR UPDATE SKIP LOCKED
@@ -81,17 +94,35 @@ CLAIM = text("""
     RETURNING jobs.id, attempt, crashes, key_id, model, tier, stream, seed, max_tokens, num_blocks,
         prompt_token_ids, sampling, extract(epoch FROM ready_at)::float8 AS ready_at,
         extract(epoch FROM least(finish_by, started_at + run_for * interval '1 second')
-                - clock_timestamp())::float8 AS seconds_left
+                - clock_timestamp())::float8 AS seconds_left,
+        CASE WHEN finish_by IS NULL AND run_for IS NULL THEN NULL
+             WHEN run_for IS NULL OR finish_by <= started_at + run_for * interval '1 second' THEN 'finish_by_passed'
+             ELSE 'run_for_passed' END AS limit_code
 """)
 
 
-def claim(session: Session, worker_id: UUID, job_ids: Collection[UUID]) -> list[Claimed]:
-    """Take those of the jobs that are still queued, as their next attempt; the oldest id first."""
+LEFT = text(f"SELECT id, crashes FROM jobs WHERE {CLAIMABLE}")
+
+
+def claim(
+    session: Session, worker_id: UUID, job_ids: Sequence[UUID], *, may_take_crashed: bool = True
+) -> list[Claimed]:
+    """Take those of the jobs that are still queued, as their next attempt; the oldest id first.
+
+    The first of those that have crashed is taken alone, and none unless `may_take_crashed`.
+    """
     if not job_ids:
         return []
-    rows = session.execute(CLAIM, {"worker_id": worker_id, "job_ids": list(job_ids)}).mappings()
+    parameters = {"worker_id": worker_id, "job_ids": list(job_ids), "may_take_crashed": may_take_crashed}
+    rows = session.execute(CLAIM, parameters).mappings()
     claimed = [Claimed(**{**row, "sampling": Sampling.model_validate(row["sampling"])}) for row in rows]
     return sorted(claimed, key=lambda job: job.id)
+
+
+def num_crashes(session: Session, job_ids: Collection[UUID]) -> dict[UUID, int]:
+    """How often the jobs that a claim left in the queue have crashed: their messages are still of use."""
+    rows = session.execute(LEFT, {"job_ids": list(job_ids)})
+    return {row.id: row.crashes for row in rows}
 
 
 def held(session: Session, worker_id: UUID) -> list[Held]:
@@ -104,8 +135,12 @@ def held(session: Session, worker_id: UUID) -> list[Held]:
     return [Held(job_id, attempt, is_cancelled) for job_id, attempt, is_cancelled in rows]
 
 
+# Where nothing was delivered the job has not started: `start_by` counts again, and `run_for` not yet.
 RELEASE = text("""
-    UPDATE jobs SET status = 'queued', worker_id = NULL
+    UPDATE jobs SET
+        status = 'queued',
+        worker_id = NULL,
+        started_at = CASE WHEN jobs.id = ANY(CAST(:delivered AS uuid[])) THEN started_at END
     FROM unnest(CAST(:job_ids AS uuid[]), CAST(:attempts AS int[])) AS held(id, attempt)
     WHERE jobs.id = held.id AND jobs.id = ANY(CAST(:job_ids AS uuid[]))
       AND jobs.status = 'running' AND jobs.attempt = held.attempt AND jobs.worker_id = :worker_id
@@ -113,17 +148,23 @@ RELEASE = text("""
 """)
 
 
-def release(session: Session, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> list[Ready]:
-    """Hand running (job, attempt) pairs back, uncharged and with their place; returns what to push to the front."""
+def release(
+    session: Session, worker_id: UUID, held: Sequence[tuple[UUID, int]], *, delivered: Collection[UUID] = ()
+) -> list[Ready]:
+    """Hand running (job, attempt) pairs back, uncharged and with their place; returns what to push to the front.
+
+    `delivered` are those that have, or may have, delivered tokens: they stay started.
+    """
     if not held:
         return []
     job_ids, attempts = (list(column) for column in zip(*held, strict=True))
-    rows = session.execute(RELEASE, {"job_ids": job_ids, "attempts": attempts, "worker_id": worker_id})
+    parameters = {"job_ids": job_ids, "attempts": attempts, "worker_id": worker_id, "delivered": list(delivered)}
+    rows = session.execute(RELEASE, parameters)
     return sorted((Ready.of(row) for row in rows), key=lambda ready: ready.ready_at)
 
 
 def running_of(session: Session, worker_ids: Collection[UUID]) -> list[UUID]:
-    """The running jobs of these workers: whose streams to count before `requeue_lost`."""
+    """The running jobs of these workers: whose streams to look at before `requeue_lost`."""
     statement = select(Job.id).where(Job.worker_id.in_(worker_ids), Job.status == text("'running'"))
     return list(session.scalars(statement))
 
@@ -131,14 +172,15 @@ def running_of(session: Session, worker_ids: Collection[UUID]) -> list[UUID]:
 def requeue_lost(
     session: Session,
     worker_ids: Collection[UUID],
-    num_tokens: Mapping[UUID, int],
+    standings: Mapping[UUID, Standing],
     *,
     read_tokens: Callable[[UUID], Sequence[TokenLike]] = no_tokens,
 ) -> Lost:
     """Take lost workers' jobs away from them: back to the queue, or dead after three crashes.
 
-    A lost lease is a crash when the job's stream (`num_tokens`) has no token more than at the loss before. A dead job's
-    output is what it delivered (`read_tokens`: `db.stream.fence`).
+    A lost lease is a crash when the job was computed and its stream (`standings`) has no token more than at the loss
+    before. A job that was only held, or not even that, is not charged: its stream was not opened to be computed. A dead
+    job's output is what it delivered (`read_tokens`: `db.stream.fence`).
     """
     jobs = session.scalars(
         select(Job)
@@ -149,7 +191,7 @@ def requeue_lost(
     ).all()
     ready, dead = [], []
     for job in jobs:
-        _charge(job, num_tokens.get(job.id, 0))
+        _charge(job, standings.get(job.id))
         if job.crashes >= MAX_CRASHES:
             dead.append(Ending(job, Status.DEAD, read_tokens(job.id), "crashed", _crash_report(job)))
         else:
@@ -163,17 +205,22 @@ def requeue_lost(
     )
 
 
-def _charge(job: Job, num_tokens: int) -> None:
-    if num_tokens <= job.tokens_at_crash:
+def _charge(job: Job, standing: Standing | None) -> None:
+    if standing is None or standing.num_tokens == 0:
+        job.started_at = None  # nothing was delivered, so `start_by` counts again, and `run_for` not yet
+    if standing is None:
+        return
+    is_computed = standing.attempt >= job.attempt and not standing.is_waiting
+    if is_computed and standing.num_tokens <= job.tokens_at_crash:
         crash = {
             "attempt": job.attempt,
             "worker": str(job.worker_id),
             "at": datetime.now(UTC).isoformat(),
-            "tokens": num_tokens,
+            "tokens": standing.num_tokens,
         }
         job.crashes += 1
         job.crash_log = [*(job.crash_log or []), crash]
-    job.tokens_at_crash = num_tokens
+    job.tokens_at_crash = standing.num_tokens
 
 
 def _crash_report(job: Job) -> str:

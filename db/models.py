@@ -191,7 +191,7 @@ class ApiKey(Base):
     tenant: Mapped[str]
     name: Mapped[str]
     digest: Mapped[bytes] = mapped_column(LargeBinary, unique=True)  # SHA-256 of the key; the key has 256 random bits
-    hint: Mapped[str]  # its last four characters
+    hint: Mapped[str]  # its last characters, four at most
     scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     revoked_at: Mapped[datetime | None]

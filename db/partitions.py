@@ -7,11 +7,10 @@ Ids of a day without a partition go to the default one, so that nothing is refus
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import delete, func, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from db.ids import first_id_at
-from db.models import ENDED, IdempotencyKey, Job, WebhookAttempt, WebhookDelivery, WebhookEvent
 
 TABLES = {"jobs": "id", "job_inputs": "job_id", "job_outputs": "job_id"}  # and the column that says the day
 NAME_PATTERN = r"^(jobs|job_inputs|job_outputs)_(p\d{8}|default)$"
@@ -43,34 +42,25 @@ def ensure(session: Session, days_ahead: int = 7) -> list[str]:
     """Make the partitions from today to `days_ahead` days on that are missing; returns their names."""
     session.execute(LOCK)
     existing = _existing(session)
-    today = _today(session)
-    days = [Day(table, today + n * ONE_DAY) for n in range(days_ahead + 1) for table in TABLES]
-    missing = [day for day in days if day.name not in existing]
+    first = today(session)
+    wanted = [Day(table, first + n * ONE_DAY) for n in range(days_ahead + 1) for table in TABLES]
+    missing = [day for day in wanted if day.name not in existing]
     session.execute(LOCK_TIMEOUT)
     for day in missing:
         _create(session, day)
     return [day.name for day in missing]
 
 
-def drop_expired(session: Session, retention_days: int) -> list[str]:
-    """Drop the days that ended `retention_days` ago, with all that hangs off their jobs; returns the partitions' names.
+def days(session: Session) -> list[datetime]:
+    """The days that have a partition of `jobs`, the oldest first."""
+    names = sorted(name for name in _existing(session) if name.startswith("jobs_p"))
+    return [datetime.strptime(name, "jobs_p%Y%m%d").replace(tzinfo=UTC) for name in names]
 
-    A day is kept while one of its jobs has not ended.
-    """
-    session.execute(LOCK)
-    session.execute(LOCK_TIMEOUT)
-    expiry = _today(session) - timedelta(days=retention_days)
-    existing = _existing(session)
-    dropped = []
-    for name in sorted(name for name in existing if name.startswith("jobs_p")):
-        start = datetime.strptime(name, "jobs_p%Y%m%d").replace(tzinfo=UTC)
-        if start + ONE_DAY <= expiry and not _has_live_jobs(session, start):
-            for table in TABLES:
-                day = Day(table, start)
-                session.execute(text(f"DROP TABLE IF EXISTS {day.name}"))
-                dropped.append(day.name)
-    _delete_expired(session, expiry)
-    return dropped
+
+def today(session: Session) -> datetime:
+    """The beginning of the current day (UTC), by the Postgres clock."""
+    now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _existing(session: Session) -> set[str]:
@@ -79,11 +69,6 @@ def _existing(session: Session) -> set[str]:
         {"pattern": NAME_PATTERN},
     )
     return set(names)
-
-
-def _today(session: Session) -> datetime:
-    now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-    return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _create(session: Session, day: Day) -> None:
@@ -105,17 +90,3 @@ def _create(session: Session, day: Day) -> None:
     session.execute(
         text(f"ALTER TABLE {day.table} ATTACH PARTITION {day.name} FOR VALUES FROM ('{first}') TO ('{past}')")
     )
-
-
-def _has_live_jobs(session: Session, start: datetime) -> bool:
-    first, past = (first_id_at(time.timestamp()) for time in (start, start + ONE_DAY))
-    live = select(Job.id).where(Job.id >= first, Job.id < past, Job.status.not_in(ENDED)).limit(1)
-    return session.scalar(live) is not None
-
-
-def _delete_expired(session: Session, expiry: datetime) -> None:
-    """Delete what is not partitioned. Its ids, too, are ordered by time."""
-    first_kept = first_id_at(expiry.timestamp())
-    for table in (WebhookAttempt, WebhookDelivery, WebhookEvent):
-        session.execute(delete(table).where(table.id < first_kept))
-    session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < expiry))

@@ -7,7 +7,7 @@ no harm, because only a claim in Postgres makes a job somebody's.
 import json
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import groupby
@@ -24,12 +24,15 @@ __all__ = [
     "Message",
     "Popped",
     "Ready",
+    "Waiter",
+    "clear",
     "depths",
     "heads",
     "pop",
     "push",
     "push_async",
     "push_front",
+    "remove",
     "remove_async",
     "queue_name",
     "wake_channel",
@@ -56,6 +59,15 @@ class Message:
     tier: int
     raw: bytes
     fits: bool = True  # False: it needs more blocks than were offered, and came alone
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A job that its worker holds until so many blocks are free: what goes behind it in the order leaves them to it."""
+
+    tier: int
+    ready_at: float  # Unix seconds, Postgres clock
+    num_blocks: int
 
 
 @dataclass(frozen=True)
@@ -117,6 +129,24 @@ def push_front(client: redis.Redis, readies: Iterable[Ready]) -> int:
     return num_pushed
 
 
+def remove(client: redis.Redis, readies: Iterable[Ready]) -> None:
+    """Take the messages of jobs that ended while they waited out of their lists, as `remove_async` does."""
+    by_list: dict[str, list[Ready]] = {}
+    for ready in readies:
+        by_list.setdefault(queue_name(ready.model, ready.tier), []).append(ready)
+    for name, members in by_list.items():
+        if client.llen(name) <= LONG_LIST:
+            pipeline = client.pipeline(transaction=False)
+            for ready in members:
+                pipeline.lrem(name, 0, encode(ready).decode())
+            pipeline.execute()
+
+
+def clear(client: redis.Redis, model: str, tier: int) -> None:
+    """Empty a list. The sweep puts back what is still queued."""
+    client.delete(queue_name(model, tier))
+
+
 async def remove_async(client: redis.asyncio.Redis, ready: Ready) -> None:
     """Take the message of a job that was cancelled out of its list. In a long list it stays: its claim will fail."""
     name = queue_name(ready.model, ready.tier)
@@ -136,15 +166,21 @@ def pop(
     blocks: int,
     live_workers: int,
     pops: int,
+    waiters: Sequence[Waiter] = (),
+    tiers: Collection[int] = range(len(TIERS)),
 ) -> Popped:
     """Take the next jobs of `model`: at most `seats`, at most this worker's share of the depth, as long as they fit.
 
     `now` is Unix seconds on the Postgres clock. `pops` counts the messages popped before, for the turns that the tiers
-    take. The first message is taken also when its blocks do not fit; it comes alone then, marked so.
+    take. The first message is taken also when its blocks do not fit; it comes alone then, marked so. Beside `waiters`
+    no such message is taken. Only `tiers` are looked at.
     """
     if seats <= 0:
         return Popped([], sum(depths(client, model).values()))
-    arguments: list[str | float] = [now, policy, threshold, boost, seats, blocks, max(1, live_workers), pops]
+    mask = "".join("1" if tier in tiers else "0" for tier in range(len(TIERS)))
+    arguments: list[str | float] = [now, policy, threshold, boost, seats, blocks, max(1, live_workers), pops, mask]
+    for waiter in waiters:
+        arguments += [waiter.tier, waiter.ready_at, waiter.num_blocks]
     depth, *reply = client.register_script(POP)(keys=_lists(model), args=arguments)
     messages = []
     for tier, raw in zip(reply[::2], reply[1::2], strict=True):

@@ -22,6 +22,7 @@ SCRIPT = files("db").joinpath("lua/stream.lua").read_text()
 SCRIPT_SHA = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 RUNNING_SECONDS = 24 * 3600  # since the last append
 ENDED_SECONDS = 300  # later readers are served from Postgres
+WAITS = "waits"
 
 
 class StreamStale(Exception):
@@ -72,6 +73,15 @@ class Appended:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """How far a stream is: the attempt that opened it last, whether that one still waits to begin, and the tokens."""
+
+    attempt: int
+    num_tokens: int
+    is_waiting: bool = False
+
+
+@dataclass(frozen=True)
 class StreamRead:
     """A stream from an index on. One that `is_ended` may hold fewer than `num_tokens`: the row has them all."""
 
@@ -91,9 +101,13 @@ def channel_of(job_id: UUID) -> str:
     return key_of(job_id)
 
 
-def open(client: redis.Redis, job_id: UUID, attempt: int, worker_id: UUID) -> Opened:
-    """Take the pen for a new attempt and return what was delivered; raises StreamStale or StreamEnded."""
-    status, _, payloads = _run(client, job_id, "open", attempt=attempt, worker=worker_id.hex)
+def open(client: redis.Redis, job_id: UUID, attempt: int, worker_id: UUID, *, waits: bool = False) -> Opened:
+    """Take the pen for a new attempt and return what was delivered; raises StreamStale or StreamEnded.
+
+    One that `waits` is opened again before it is computed: the loss of its worker is then no crash of its own.
+    """
+    mark = WAITS if waits else ""
+    status, _, payloads = _run(client, job_id, "open", attempt=attempt, worker=worker_id.hex, tokens=mark)
     if status == "stale":
         raise StreamStale(f"attempt {attempt} of job {job_id} was overtaken")
     if status == "ended":
@@ -133,9 +147,10 @@ def fence(client: redis.Redis, job_id: UUID) -> list[Token]:
     return _tokens(_run(client, job_id, "fence")[2])
 
 
-async def fence_async(client: redis.asyncio.Redis, job_id: UUID) -> list[Token]:
-    """The same for the API's event loop."""
-    return _tokens((await _run_async(client, job_id, "fence"))[2])
+async def fence_async(client: redis.asyncio.Redis, job_id: UUID) -> list[Token] | None:
+    """The same for the API's event loop. None when there is no stream: its writer may still bring all of it."""
+    status, _, payloads = await _run_async(client, job_id, "fence")
+    return None if status == "missing" else _tokens(payloads)
 
 
 async def read(client: redis.asyncio.Redis, job_id: UUID, first_index: int) -> StreamRead:
@@ -157,13 +172,18 @@ async def read(client: redis.asyncio.Redis, job_id: UUID, first_index: int) -> S
     return StreamRead(tokens[: max(0, num_tokens - first_index)], num_tokens, is_ended, exists=True)
 
 
-def num_tokens_many(client: redis.Redis, job_ids: Iterable[UUID]) -> dict[UUID, int]:
-    """How many tokens each job has delivered; jobs without a stream are left out."""
+def standings(client: redis.Redis, job_ids: Iterable[UUID]) -> dict[UUID, Standing]:
+    """How far each job's stream is; jobs without one are left out."""
     ordered = list(job_ids)
     pipeline = client.pipeline(transaction=False)
     for job_id in ordered:
         pipeline.xrevrange(key_of(job_id), count=1)
-    return {job_id: int(last[0][1][b"n"]) for job_id, last in zip(ordered, pipeline.execute(), strict=True) if last}
+    return {job_id: _standing(last[0][1]) for job_id, last in zip(ordered, pipeline.execute(), strict=True) if last}
+
+
+def _standing(last: dict[bytes, bytes]) -> Standing:
+    is_waiting = last[b"k"] == b"open" and last[b"p"] == WAITS.encode()
+    return Standing(int(last[b"a"]), int(last[b"n"]), is_waiting)
 
 
 def _append_arguments(append: Append) -> list[Any]:

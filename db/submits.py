@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Integer, bindparam, select, text
+from sqlalchemy import Integer, bindparam, delete, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -106,9 +106,9 @@ async def create(session: AsyncSession, new: NewJob, *, key_window: int) -> Crea
     """
     job_id = new_id()
     if new.idempotency_key is not None:
-        earlier = await _earlier_submit(session, new, job_id)
-        if earlier is not None:
-            return Created(earlier, ready=None, is_new=False)
+        first = await _claim_key(session, new, new.idempotency_key, job_id)
+        if first is not None:
+            return Created(first, ready=None, is_new=False)
     parameters = {name: getattr(new, name) for name in AS_GIVEN} | {
         "id": job_id,
         "seed": secrets.randbits(63) if new.seed is None else new.seed,
@@ -120,18 +120,34 @@ async def create(session: AsyncSession, new: NewJob, *, key_window: int) -> Crea
     return Created(job, None if job.ready_at is None else Ready.of(job), is_new=True)
 
 
-async def _earlier_submit(session: AsyncSession, new: NewJob, job_id: UUID) -> Job | None:
+async def earlier(session: AsyncSession, tenant: str, key: str, body_digest: bytes) -> Job | None:
+    """The job that this Idempotency-Key made before, or None; raises IdempotencyMismatch when the body was another.
+
+    A key whose job is gone, with its day or by a delete that was quicker than this, is as good as new.
+    """
+    claims = select(IdempotencyKey).filter_by(tenant=tenant, key=key).execution_options(populate_existing=True)
+    claim: IdempotencyKey | None = await session.scalar(claims)
+    if claim is None:
+        return None
+    job: Job | None = await session.scalar(select(Job).where(Job.id == claim.job_id))
+    if job is not None and claim.body_digest != body_digest:
+        raise IdempotencyMismatch(f"Idempotency-Key {key!r} was used with another body")
+    return job
+
+
+async def _claim_key(session: AsyncSession, new: NewJob, key: str, job_id: UUID) -> Job | None:
     """Claim the Idempotency-Key for `job_id`, or return the job that has it. Waits for a copy still in flight."""
-    row = {"tenant": new.tenant, "key": new.idempotency_key}
-    claimed = await session.scalar(
+    row = {"tenant": new.tenant, "key": key}
+    claim = (
         insert(IdempotencyKey)
         .values(**row, body_digest=new.body_digest, job_id=job_id)
         .on_conflict_do_nothing()
         .returning(IdempotencyKey.job_id)
     )
-    if claimed is not None:
-        return None
-    earlier = (await session.scalars(select(IdempotencyKey).filter_by(**row))).one()
-    if earlier.body_digest != new.body_digest:
-        raise IdempotencyMismatch(f"Idempotency-Key {new.idempotency_key!r} was used with another body")
-    return (await session.scalars(select(Job).where(Job.id == earlier.job_id))).one()
+    is_jobless = ~select(Job.id).where(Job.id == IdempotencyKey.job_id).exists()
+    while await session.scalar(claim) is None:
+        job = await earlier(session, new.tenant, key, new.body_digest)
+        if job is not None:
+            return job
+        await session.execute(delete(IdempotencyKey).filter_by(**row).where(is_jobless))
+    return None

@@ -11,7 +11,7 @@ from db.broker import app
 from db.logs import show_fields
 from db.settings import get_settings
 from workers.active_queues import report_tier_queues
-from workers.consumer_step import ConsumerStep
+from workers.consumer_step import ConsumerStep, tiers_read
 from workers.generate import generate
 
 __all__ = ["app", "generate"]
@@ -25,7 +25,7 @@ app.conf.update(
     worker_redirect_stdouts=False,
 )
 app.steps["consumer"].add(ConsumerStep)
-report_tier_queues()
+report_tier_queues(tiers_read)
 signals.after_setup_logger.connect(show_fields, weak=False)
 
 # The tracer times the task's body, which only reports; "succeeded in 0.0003s" of a minute's work would mislead.

@@ -1,14 +1,20 @@
-"""The step in Celery's consumer that hands pulled jobs to it as ordinary messages. Hub thread, but for `deliver`."""
+"""The step in Celery's consumer that hands pulled jobs to it as ordinary messages. Hub thread only."""
 
 from typing import Any
 
-from celery import bootsteps
 from celery.worker.consumer import Consumer
 from kombu.asynchronous import Hub
 from kombu.transport.virtual import Channel, Message
 
 from workers.held import HeldJob
 from workers.pool import EnginePool
+from workers.tier_control import TierControl
+
+
+def tiers_read(consumer: Consumer) -> frozenset[int]:
+    """The tiers whose lists this worker's puller reads."""
+    pool: EnginePool = consumer.pool
+    return pool.worker.puller.tiers
 
 
 class PulledChannel:
@@ -26,10 +32,9 @@ class PulledChannel:
         """A refused message is seen by `ConsumerStep`, which sees that its job did not reach the pool."""
 
 
-class ConsumerStep(bootsteps.StartStopStep):
+class ConsumerStep(TierControl):
     """Connects the pool's inbox to the consumer's task handler, anew at every connection."""
 
-    requires = ("celery.worker.consumer.tasks:Tasks",)
     label = "Puller"
 
     def __init__(self, consumer: Consumer, **options: Any) -> None:
@@ -43,6 +48,12 @@ class ConsumerStep(bootsteps.StartStopStep):
         handle = consumer.create_task_handler()
         pool: EnginePool = consumer.pool
         pool.connect(lambda held: handle(self._message(held)))
+
+    def turn_tier(self, consumer: Consumer, tier: int, *, is_on: bool) -> bool:
+        """`control add_consumer` and `cancel_consumer` of a tier queue."""
+        pool: EnginePool = consumer.pool
+        pool.worker.puller.turn(tier, is_on)
+        return True
 
     def _message(self, held: HeldJob) -> Message:
         return Message(held.payload, channel=self._channel)  # type: ignore[arg-type]  # all of it that is used

@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from db.ids import public_id
+from db.outage import is_away
 from db.webhooks import Attempt, Due, Lane, lease_due, record_attempt
 from workers.delivery import judge
 from workers.webhooks import Reply, broken_off, post
@@ -21,7 +20,6 @@ NUM_THREADS = 64  # they wait for endpoints nearly all of their time
 LANE_LIMIT = 4  # attempts of a tenant at one host at once: a slow or dead host holds no more threads than these
 TENANT_LIMIT = 16  # attempts of a tenant at once: however many hosts it names, the others' threads are left alone
 RECORD_SECONDS = 60.0  # how long an attempt that was made waits for Postgres to come back and note it
-POSTGRES_AWAY = (OperationalError, PoolTimeout)
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +61,9 @@ class Deliverer:
                 return 0
             try:
                 dues = self._lease(room)
-            except POSTGRES_AWAY as error:
+            except Exception as error:
+                if not is_away(error):
+                    raise
                 if not self._is_failing:
                     log.warning("webhooks wait for Postgres: %s", error)
                 self._is_failing = True
@@ -108,9 +108,9 @@ class Deliverer:
         started_at = datetime.now(UTC)
         try:
             self._note(due, self._post(due))
-        except POSTGRES_AWAY:
-            raise
         except Exception as error:
+            if is_away(error):
+                raise
             log.exception("webhook attempt broke off", extra={"delivery_id": str(due.delivery_id)})
             self._note(due, broken_off(started_at, error))
 
@@ -144,6 +144,6 @@ class Deliverer:
                         retry_in_seconds=verdict.retry_in_seconds,
                     )
                 return
-            except POSTGRES_AWAY:
-                if time.monotonic() > deadline or self._stop.wait(1.0):
+            except Exception as error:
+                if not is_away(error) or time.monotonic() > deadline or self._stop.wait(1.0):
                     raise

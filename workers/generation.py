@@ -5,6 +5,7 @@ from typing import Any
 
 from db.stream import Token
 from db.texts import storable
+from workers.engine.errors import Refused
 from workers.engine.outputs import StepOutput, TokenLogprobs
 from workers.engine.sequence import SamplingParams, Sequence
 from workers.held import HeldJob
@@ -12,6 +13,17 @@ from workers.text.output_text import OutputText
 from workers.text.tokenizer import Tokenizer
 
 LOWEST_LOGPROB = -9999.0  # JSON has no minus infinity; OpenAI's clients know this number as "impossible"
+
+
+class TooLong(Refused):
+    """The output would be cut before `max_tokens`, as no client asked for."""
+
+    def __init__(self, num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
+        super().__init__(
+            f"prompt has {num_prompt_tokens:,} tokens and max_tokens is {max_tokens:,}, together "
+            f"{num_prompt_tokens + max_tokens:,}; this worker's model takes {max_model_len:,}: lower max_tokens, "
+            "shorten the prompt or run workers of one length"
+        )
 
 
 class Generation:
@@ -25,6 +37,12 @@ class Generation:
         """Take up the delivered tokens. "stop" when their text holds a stop string: the job is over, uncommitted."""
         self._output_text.replay(token.token_id for token in self.held.tokens)
         return "stop" if self._output_text.is_stopped else None
+
+    def check_length(self, max_model_len: int) -> None:
+        """Raise TooLong when this worker's model is smaller than the card that the job was accepted by."""
+        num_prompt_tokens, max_tokens = len(self.held.claimed.prompt_token_ids), self.held.claimed.max_tokens
+        if num_prompt_tokens + max_tokens > max_model_len:
+            raise TooLong(num_prompt_tokens, max_tokens, max_model_len)
 
     def sequence(self) -> Sequence:
         """The engine's view of the job, delivered tokens included."""

@@ -5,15 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import Any
 from uuid import UUID
 
 from db.jobs import Claimed, End
 from db.models import Status
 from db.stream import Token
-
-if TYPE_CHECKING:
-    from workers.task_slot import TaskSlot
 
 
 class Outcome(StrEnum):
@@ -34,14 +32,19 @@ class HeldJob:
     deadline: float | None  # monotonic seconds; frozen
 
     tokens: list[Token]  # delivered before, then appended by the engine thread only; others read up to its length
+    num_resumed: int = field(init=False)  # tokens delivered before; frozen
     num_cached_tokens: int = 0  # engine thread
+    is_waiting: bool = False  # puller thread: held until its blocks are free, and given to nobody
     is_added: bool = False  # engine thread: the engine counts its blocks from here on
     end: End | None = None  # engine thread, once; the writer thread replaces one that Postgres refuses
     is_dropped: bool = False  # engine thread: it belongs to nobody here any more, so nothing more is written
     num_streamed: int = 0  # streamer thread
     is_committed: bool = False  # writer thread: the row has ended, so the stream may
-    slot: "TaskSlot | None" = None  # hub thread: the Celery side
+    task_number: int | None = None  # hub thread: its slot in the pool, once Celery has taken it
     outcome: Outcome | None = None  # hub thread
+
+    def __post_init__(self) -> None:
+        self.num_resumed = len(self.tokens)
 
     @property
     def job_id(self) -> UUID:
@@ -51,6 +54,11 @@ class HeldJob:
     def sequence_id(self) -> str:
         """The job's name inside the engine. Another attempt is another sequence."""
         return f"{self.claimed.id.hex}:{self.claimed.attempt}"
+
+    @property
+    def is_late(self) -> bool:
+        """Whether one of its limits has passed."""
+        return self.deadline is not None and self.deadline <= monotonic()
 
     @property
     def is_closed(self) -> bool:
@@ -143,7 +151,19 @@ class HeldJobs:
         with self._lock:
             return self._jobs.keys() | self._claiming
 
-    def num_blocks_coming(self) -> int:
-        """KV blocks of jobs that are claimed and that the engine does not count yet."""
+    def has_crashed(self) -> bool:
+        """Whether one of the claimed has crashed before: no other such job may run beside it."""
         with self._lock:
-            return sum(held.claimed.num_blocks for held in self._jobs.values() if not held.is_added)
+            return any(held.claimed.crashes > 0 for held in self._jobs.values())
+
+    def is_on_trial(self) -> bool:
+        """Whether a crashed one runs that has delivered nothing since: what began beside it might pay for its crash."""
+        with self._lock:
+            crashed = [held for held in self._jobs.values() if held.claimed.crashes and not held.is_waiting]
+        return any(held.num_streamed == held.num_resumed for held in crashed)
+
+    def num_blocks_coming(self) -> int:
+        """KV blocks of jobs that are on their way to the engine, and that it does not count yet."""
+        with self._lock:
+            jobs = self._jobs.values()
+            return sum(held.claimed.num_blocks for held in jobs if not held.is_added and not held.is_waiting)

@@ -7,13 +7,14 @@ dropped, a cancel that did not arrive by message arrives here. The renewal stops
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from time import monotonic, time
 from uuid import UUID
 
 import redis
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from db import jobs, workers
@@ -31,7 +32,14 @@ from workers.thread import WorkerThread
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 2.0  # at most; less when leases are renewed more often
-STUCK_LEASES = 0.5  # a step may take half a lease; then the worker counts as hung and lets its jobs go
+# A step may take a lease, or a few times as long as the longest before it: on a slow machine a chunk of a long prompt
+# does. After that the lease is not renewed, and after as long again the engine counts as hung for good.
+STUCK_STEPS = 3.0
+HUNG_TIMES = 2.0
+
+
+class EngineHung(Exception):
+    """A step does not end. Nothing but the end of the process ends it."""
 
 
 class Lease(WorkerThread):
@@ -67,13 +75,14 @@ class Lease(WorkerThread):
         self._wake = threading.Event()
         self._is_stopping = False  # the stopping thread, once
         self._card: Card | None = None  # the engine thread, once
+        self._is_registered = False  # this thread: there is a row for `worker_id`
         self._is_doubted = False  # set by the puller thread, reset by this one
         self._is_first = False  # this thread: no dead worker of this host holds jobs any more
         self.status = "loading"  # whoever changes the phase: engine thread, then the hub thread
         self._renewed_status: str | None = None  # this thread
         self._unheld: dict[tuple[UUID, int], int] = {}  # this thread: rounds for which a row was not held here
         self.worker_id = new_id()  # this thread; others read it, and what they claim carries it
-        self.renewed_at: float | None = None  # this thread: monotonic; None: not registered
+        self.renewed_at: float | None = None  # this thread: monotonic; None: not yet
         self.clock_offset = 0.0  # this thread: seconds to add to our clock to have Postgres's
         self.num_live = 1  # this thread: live workers of the model, at least this one
 
@@ -86,6 +95,10 @@ class Lease(WorkerThread):
         """loading, ready or draining; renewed at once."""
         self.status = status
         self._wake.set()
+
+    def now(self) -> float:
+        """The time in Unix seconds, on Postgres's clock: what is compared with `ready_at`. Any thread."""
+        return time() + self.clock_offset
 
     def is_fresh(self) -> bool:
         """Whether jobs may be claimed: the lease was renewed so lately that nobody can have judged it lost."""
@@ -124,14 +137,30 @@ class Lease(WorkerThread):
 
     def round(self) -> None:
         """Renew when it is due, then reconcile. Raises what the stores raise."""
+        self._check_engine()
         if self._card is not None:
             self._keep(self._card)
         if not self._is_first:
             self._free_predecessors()
             self._is_first = True
 
+    def _patience(self) -> float:
+        """How many seconds a step may take before the engine counts as stuck."""
+        return max(self._settings.lease_seconds, STUCK_STEPS * self._loop.longest_step_seconds)
+
+    def _check_engine(self) -> None:
+        """End the process of an engine that hangs. Its jobs are charged, as after any crash."""
+        seconds_stuck, patience = self._loop.seconds_stuck(), HUNG_TIMES * self._patience()
+        if seconds_stuck > patience:
+            self._on_failure(
+                EngineHung(
+                    f"a step has taken {seconds_stuck:.0f} s, more than {patience:.0f}; where a machine is that slow, "
+                    "HEADRACE_TOKEN_BUDGET makes steps shorter and HEADRACE_LEASE_SECONDS allows for longer ones"
+                )
+            )
+
     def _keep(self, card: Card) -> None:
-        if self.renewed_at is None:
+        if not self._is_registered:
             self._register(card)
         if self._is_due():
             self._renew()
@@ -143,21 +172,24 @@ class Lease(WorkerThread):
         process = this_process()
         values = asdict(card) | {"tokenizer_path": str(card.tokenizer_path)}
         row = Worker(id=self.worker_id, name=self._node_name, status=self.status, **asdict(process), **values)
-        began = monotonic()
-        with Session(self._engine) as session:
+        self.renewed_at, self._renewed_status = None, None
+        # An id is drawn once, so a row that has it is ours: of a try before, whose answer was lost. The renewal finds
+        # out whether it is good still.
+        with suppress(IntegrityError), Session(self._engine) as session:
             workers.register(session, row)
             session.commit()
-        self.renewed_at, self._renewed_status = began, None
+        self._is_registered = True
         log.info("registered", extra={"worker_id": str(self.worker_id), "model": card.model})
 
     def _is_due(self) -> bool:
-        assert self.renewed_at is not None
+        if self.renewed_at is None:
+            return True
         is_time = monotonic() - self.renewed_at >= self._settings.renew_seconds - self._round_seconds
         return is_time or self._is_doubted or self.status != self._renewed_status
 
     def _renew(self) -> None:
         seconds_stuck = self._loop.seconds_stuck()
-        if seconds_stuck > STUCK_LEASES * self._settings.lease_seconds:
+        if seconds_stuck > self._patience():
             log.error("the engine is stuck; the lease is not renewed", extra={"seconds": seconds_stuck})
             return
         status, began = self.status, monotonic()
@@ -178,7 +210,7 @@ class Lease(WorkerThread):
         log.error("the lease was lost", extra={"worker_id": str(self.worker_id), "num_jobs": len(held_jobs)})
         for held in held_jobs:
             self._drop(held)
-        self.renewed_at = None
+        self.renewed_at, self._is_registered = None, False
         self._unheld.clear()
         self.worker_id = new_id()
         self._wake.set()
@@ -205,7 +237,8 @@ class Lease(WorkerThread):
             return
         log.warning("running rows that are not held here are handed back", extra={"num_jobs": len(overdue)})
         with Session(self._engine) as session:
-            readies = jobs.release(session, self.worker_id, overdue)
+            may_have_tokens = [job_id for job_id, attempt in overdue if attempt > 1]
+            readies = jobs.release(session, self.worker_id, overdue, delivered=may_have_tokens)
             session.commit()
         self._give_back(readies)
 

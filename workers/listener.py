@@ -63,7 +63,7 @@ class Listener(WorkerThread):
         while not self._stopping.is_set() and self._lease.worker_id == worker_id:
             message = subscription.get_message(timeout=POLL_SECONDS)
             if message is not None and message["type"] == "message":
-                self._hear(message["channel"].decode(), message["data"].decode())
+                self._hear(message["channel"].decode(), message["data"].decode(errors="replace"))
 
     def _hear(self, channel: str, data: str) -> None:
         if channel.startswith("wake."):

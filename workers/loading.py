@@ -53,15 +53,18 @@ class LoadFailed(Exception):
     """The model cannot be served as it is configured; the message says why."""
 
 
-def load(settings: Settings, *, on_card: Callable[[Card], None]) -> LoadedModel:
-    """Load the model that the settings name. `on_card` is called as soon as its shape is known. Raises LoadFailed."""
+def load(settings: Settings, *, on_card: Callable[[Card], None], clock: Callable[[], float]) -> LoadedModel:
+    """Load the model that the settings name. `on_card` is called as soon as its shape is known. Raises LoadFailed.
+
+    `clock` says Unix seconds as the rows' `ready_at` does.
+    """
     try:
-        return _load(settings, on_card)
+        return _load(settings, on_card, clock)
     except (ModelError, OSError, ValueError) as error:  # what the files of a model may be to blame for
         raise LoadFailed(str(error)) from error
 
 
-def _load(settings: Settings, on_card: Callable[[Card], None]) -> LoadedModel:
+def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[], float]) -> LoadedModel:
     cache_dir = settings.data_dir / "models"
     path = _path(settings, cache_dir)
     # OpenMP reads this when torch is imported: by default a thread that waits for the next operation spins for
@@ -86,7 +89,8 @@ def _load(settings: Settings, on_card: Callable[[Card], None]) -> LoadedModel:
     tokenizer = Tokenizer.load(card.tokenizer_path)
     model = load_model(path, cache_dir=cache_dir, dtype=dtype, device=device)
     config = _engine_config(settings, card, model_card)
-    return LoadedModel(Engine(config, ModelRunner(model, config, device=device, dtype=dtype)), tokenizer)
+    runner = ModelRunner(model, config, device=device, dtype=dtype)
+    return LoadedModel(Engine(config, runner, clock=clock), tokenizer)
 
 
 def _path(settings: Settings, cache_dir: Path) -> Path:

@@ -69,23 +69,20 @@ class EngineLoop(WorkerThread):
         self._is_stopping = False  # under the condition
         self.model: LoadedModel | None = None  # this thread, once
         self._generations: dict[str, Generation] = {}  # this thread, by sequence id
-        self._suspect: HeldJob | None = None  # this thread: the one job that is running in spite of a crash
-        self._suspects: deque[HeldJob] = deque()  # this thread: crashed jobs that wait for the suspect to end
+        self.waiting: tuple[HeldJob, ...] = ()  # this thread: in the engine, and not running
+        self.longest_step_seconds = 0.0  # this thread: of those that retired
         self._next_look = 0.0  # this thread
 
     def start_job(self, held: HeldJob) -> None:
         self._tell(Start(held))
 
-    def interrupt(
-        self,
-        held: HeldJob,
-        status: Status | None,
-        *,
-        error_code: str | None = None,
-        error_message: str | None = None,
-    ) -> None:
+    def interrupt(self, held: HeldJob, status: Status | None) -> None:
         """Soon: end the job as `status`, or with None drop it."""
-        self._tell(Interrupt(held, status, error_code, error_message))
+        self._tell(Interrupt(held, status))
+
+    def expire(self, held: HeldJob) -> None:
+        """Soon: end a job that is late and was never started."""
+        self._tell(expiry_of(held))
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until every command given so far is carried out. False when that took too long."""
@@ -135,6 +132,9 @@ class EngineLoop(WorkerThread):
         self._expire(model)
         if model.engine.has_work:
             self._step(model)
+        if self.waiting or model.engine.num_waiting:
+            ids = model.engine.waiting_ids
+            self.waiting = tuple(self._generations[each].held for each in ids if each in self._generations)
 
     def _take_commands(self) -> list[Start | Interrupt]:
         with self._condition:
@@ -152,24 +152,21 @@ class EngineLoop(WorkerThread):
     def _start(self, model: LoadedModel, held: HeldJob) -> None:
         if held.is_closed:
             return
-        if held.claimed.crashes and self._suspect is not held:
-            if self._suspect is not None:
-                self._suspects.append(held)
-                return
-            self._suspect = held
         generation = Generation(held, model.tokenizer)
         self._generations[held.sequence_id] = generation
         reason = generation.resume()
         if reason is None:
             try:
+                generation.check_length(model.engine.config.max_model_len)
                 reason = model.engine.add(generation.sequence())
             except Refused as refusal:
                 code = "invalid_prompt" if isinstance(refusal, InvalidTokens) else "context_length_exceeded"
-                self._end(model, held, Status.FAILED, error_code=code, error_message=str(refusal))
+                self._end(held, Status.FAILED, error_code=code, error_message=str(refusal))
                 return
+        self.waiting = (*self.waiting, held)  # before the next line: whoever counts finds it here or there
         held.is_added = True
         if reason is not None:  # the worker before us delivered the last token and died before the commit
-            self._end(model, held, Status.SUCCEEDED, finish_reason=reason)
+            self._end(held, Status.SUCCEEDED, finish_reason=reason)
 
     def _interrupt(self, model: LoadedModel, command: Interrupt) -> None:
         held = command.held
@@ -179,40 +176,38 @@ class EngineLoop(WorkerThread):
             model.engine.abort(held.sequence_id)
         if command.status is None:
             held.is_dropped = True
-            self._leave(model, held)
+            self._generations.pop(held.sequence_id, None)
             return
-        self._end(model, held, command.status, error_code=command.error_code, error_message=command.error_message)
+        self._end(held, command.status, error_code=command.error_code, error_message=command.error_message)
 
     def _expire(self, model: LoadedModel) -> None:
         now = monotonic()
         if now < self._next_look:
             return
         self._next_look = now + DEADLINE_SECONDS
-        jobs = [generation.held for generation in self._generations.values()] + list(self._suspects)
-        for held in jobs:
-            if held.deadline is not None and held.deadline <= now:
-                message = f"time was up after {len(held.tokens)} output tokens"
-                self._interrupt(model, Interrupt(held, Status.EXPIRED, "time_limit_passed", message))
+        for held in [generation.held for generation in self._generations.values() if generation.held.is_late]:
+            self._interrupt(model, expiry_of(held))
 
     def _step(self, model: LoadedModel) -> None:
+        began = monotonic()
         try:
             outputs = model.engine.step()
         except StepFailed as failure:
             log.error("a step failed", exc_info=failure.cause, extra={"num_jobs": len(failure.sequence_ids)})
-            self._fail(model, failure)
+            self._fail(failure)
             return
+        self.longest_step_seconds = max(self.longest_step_seconds, monotonic() - began)
         advanced = [self._advance(model, output) for output in outputs]
         self._streamer.mark(held for held in advanced if held is not None)
         if not outputs and not model.engine.num_running:
             with self._condition:
                 self._condition.wait_for(lambda: self._commands or self._is_stopping, STALL_SECONDS)
 
-    def _fail(self, model: LoadedModel, failure: StepFailed) -> None:
+    def _fail(self, failure: StepFailed) -> None:
         for sequence_id in failure.sequence_ids:
             generation = self._generations.get(sequence_id)
             if generation is not None:
                 self._end(
-                    model,
                     generation.held,
                     Status.FAILED,
                     error_code="engine_error",
@@ -226,18 +221,17 @@ class EngineLoop(WorkerThread):
             return None
         held = generation.held
         if output.error is not None:
-            self._end(model, held, Status.FAILED, error_code="engine_error", error_message=output.error)
+            self._end(held, Status.FAILED, error_code="engine_error", error_message=output.error)
             return held
         reason = generation.push(output)
         if reason is not None:
             if output.finish_reason is None:  # a stop string, of which the engine knows nothing
                 model.engine.abort(output.sequence_id)
-            self._end(model, held, Status.SUCCEEDED, finish_reason=reason)
+            self._end(held, Status.SUCCEEDED, finish_reason=reason)
         return held
 
     def _end(
         self,
-        model: LoadedModel,
         held: HeldJob,
         status: Status,
         *,
@@ -248,16 +242,13 @@ class EngineLoop(WorkerThread):
         held.end = held.ended_as(
             status, finish_reason=finish_reason, error_code=error_code, error_message=error_message
         )
-        self._leave(model, held)
+        self._generations.pop(held.sequence_id, None)
         self._writer.put(held)
 
-    def _leave(self, model: LoadedModel, held: HeldJob) -> None:
-        """Forget a closed job, and start the next suspect when it was one."""
-        self._generations.pop(held.sequence_id, None)
-        if held in self._suspects:
-            self._suspects.remove(held)
-        if held is not self._suspect:
-            return
-        self._suspect = None
-        while self._suspects and self._suspect is None:
-            self._start(model, self._suspects.popleft())
+
+def expiry_of(held: HeldJob) -> Interrupt:
+    """The end of a job that `is_late`, by the name of its limit."""
+    code = held.claimed.limit_code
+    assert code is not None, "a deadline is a limit's"
+    message = f"{code.removesuffix('_passed')} passed after {len(held.tokens)} output tokens"
+    return Interrupt(held, Status.EXPIRED, code, message)

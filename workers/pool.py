@@ -126,8 +126,12 @@ class EnginePool(BasePool):
             handle(held)
         except Exception:
             log.exception("Celery could not take a job", extra={"job_id": str(held.job_id)})
-        if held.slot is None:  # revoked before it got here
+        if held.task_number is not None:
+            return
+        if str(held.job_id) in state.revoked:  # before it got here
             self.worker.cancel(held)
+        else:
+            self.worker.set_aside(held)
 
     def on_apply(  # type: ignore[override]
         self,
@@ -144,8 +148,15 @@ class EnginePool(BasePool):
         held = self.worker.held_jobs.get(UUID(correlation_id))
         if held is None:
             raise ValueError(f"job {correlation_id} did not come through the puller; send jobs through the API")
-        slot = TaskSlot(self, next(self._numbers), held, run=partial(target, *args), callback=callback)
-        held.slot = self._slots[slot.number] = slot
+        slot = TaskSlot(
+            next(self._numbers),
+            held,
+            run=partial(target, *args),
+            callback=callback,
+            terminate_job=self.terminate_job,
+        )
+        held.task_number = slot.number
+        self._slots[slot.number] = slot
         accept_callback(slot.number, slot.started)
         self.worker.loop.start_job(held)
         return slot
@@ -154,9 +165,9 @@ class EnginePool(BasePool):
         if held.outcome is not None:
             return
         held.outcome = outcome
-        if held.slot is None:
+        if held.task_number is None:
             return
-        slot = self._slots.pop(held.slot.number)
+        slot = self._slots.pop(held.task_number)
         try:
             slot.conclude(outcome)
         except Exception:

@@ -3,24 +3,22 @@
 It asks for what the engine can start now and no more, and for nothing while either store is out of reach.
 """
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from time import monotonic, time
+from time import monotonic
 from uuid import UUID
 
 import redis
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
-from db import jobs, queue, stream, workers
-from db.jobs import Claimed, Ready
-from db.queue import Message
-from db.settings import Settings
-from db.stream import Opened, StreamEnded, StreamStale
+from db import queue
+from db.jobs import Ready
+from db.queue import Message, Waiter
+from db.settings import TIERS, Settings
+from workers.claimer import Claimer
+from workers.engine.config import blocks_needed
 from workers.held import HeldJob, HeldJobs
 from workers.lease import Lease
 from workers.loop import EngineLoop
@@ -31,6 +29,7 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 1.0  # a wake-up may be lost; the lists are looked at again after this
 RETRY_SECONDS = 0.5
+STOP_SECONDS = 10.0  # a pull under way is waited for, but not for as long as a stuck Postgres may take
 
 
 class Puller(WorkerThread):
@@ -52,19 +51,21 @@ class Puller(WorkerThread):
         """`deliver` takes jobs that are ready to be handed to Celery; `push_front` what must wait in its list again."""
         super().__init__("puller", on_failure)
         self._settings = settings
-        self._model = settings.served_name
-        self._engine = engine
         self._redis = client
         self._held_jobs = held_jobs
         self._loop = loop
         self._lease = lease
+        self._claimer = Claimer(settings, engine, client, lease=lease, push_front=push_front)
         self._deliver = deliver
         self._push_front = push_front
         self._outage = Outage(log, "no jobs are taken")
         self._wake = threading.Event()
         self._is_stopping = False  # the stopping thread, once
         self._is_connected = False  # hub thread: Celery's consumer runs, so what is delivered is taken
+        self.tiers = frozenset(range(len(TIERS)))  # hub thread: the lists that are read
         self._num_pops = 0  # this thread
+        self._waiting: HeldJob | None = None  # this thread: the one job that is held until it fits
+        self._crashed: dict[UUID, Ready] = {}  # this thread: messages put aside while another crashed job is held
 
     def wake(self) -> None:
         """Something changed that may allow a pull: a message, a free seat, a lease."""
@@ -74,57 +75,73 @@ class Puller(WorkerThread):
         self._is_connected = is_connected
         self._wake.set()
 
+    def turn(self, tier: int, is_on: bool) -> None:
+        """Begin or cease to take jobs of a tier."""
+        self.tiers = self.tiers | {tier} if is_on else self.tiers - {tier}
+        self._wake.set()
+
     def stop(self) -> None:
-        """Take nothing more; returns when the pull under way is over."""
+        """Take nothing more: what a pull under way still claims it hands back itself. Waits for it, but not long."""
         self._is_stopping = True
         self._wake.set()
+        self.wait_stopped(STOP_SECONDS)
+
+    def wait_stopped(self, timeout_seconds: float) -> None:
+        """Wait for the pull under way, after `stop`."""
         if self.is_alive():
-            self.join(timeout=10)
+            self.join(timeout_seconds)
 
     def work(self) -> None:
         while not self._is_stopping:
             try:
-                wait_seconds = IDLE_SECONDS
-                if self.may_pull():
-                    wait_seconds = 0.0 if self.pull() else IDLE_SECONDS
-                    self._outage.over()
+                wait_seconds = 0.0 if self.round() else IDLE_SECONDS
+                self._outage.over()
             except (redis.RedisError, SQLAlchemyError) as error:
                 self._outage.seen(error)
                 wait_seconds = RETRY_SECONDS
             self._wake.wait(wait_seconds)
             self._wake.clear()
+        self._return_crashed()
 
-    def may_pull(self) -> bool:
-        """A sequence that waits in the engine has first claim on what becomes free, so nothing is taken beside it."""
-        model = self._loop.model
-        return (
-            self._is_connected
-            and model is not None
-            and model.engine.num_waiting == 0
-            and self._lease.is_fresh()
-            and self._num_seats() > 0
-        )
+    def round(self) -> bool:
+        """Start what waited and fits by now, then pull. Whether there may be more to take. Raises what stores raise."""
+        if not self._is_able():
+            return False
+        self._see_to_waiting()
+        if self._crashed and not self._held_jobs.has_crashed():
+            self._return_crashed()
+        return self._num_seats() > 0 and not self._held_jobs.is_on_trial() and self.pull()
+
+    def _is_able(self) -> bool:
+        return self._is_connected and self._loop.model is not None and self._lease.is_fresh()
 
     def _num_seats(self) -> int:
         return self._settings.max_num_seqs - len(self._held_jobs)
 
     def _num_blocks(self) -> int:
         assert self._loop.model is not None
-        return self._loop.model.engine.num_free_blocks - self._held_jobs.num_blocks_coming()
+        return max(0, self._loop.model.engine.num_free_blocks - self._held_jobs.num_blocks_coming())
+
+    def _waiters(self) -> list[Waiter]:
+        """Held jobs that wait for blocks: here, or in the engine, where they had to give way or have not begun yet."""
+        waiting = [*self._loop.waiting, *([] if self._waiting is None else [self._waiting])]
+        return [Waiter(held.claimed.tier, held.claimed.ready_at, held.claimed.num_blocks) for held in waiting]
 
     def pull(self) -> bool:
         """One pop and what follows. Whether there may be more to take."""
         popped = queue.pop(
             self._redis,
-            model=self._model,
-            now=time() + self._lease.clock_offset,
+            model=self._settings.served_name,
+            now=self._lease.now(),
             policy=self._settings.queue_policy,
             threshold=self._settings.aging_threshold_seconds,
             boost=self._settings.aging_boost,
             seats=self._num_seats(),
-            blocks=max(0, self._num_blocks()),
+            blocks=self._num_blocks(),
             live_workers=self._lease.num_live,
             pops=self._num_pops,
+            waiters=self._waiters(),
+            tiers=self.tiers,
         )
         self._num_pops += len(popped.messages)
         if not popped.messages:
@@ -133,82 +150,60 @@ class Puller(WorkerThread):
         return popped.depth > len(popped.messages)
 
     def _take(self, messages: Sequence[Message]) -> None:
+        worker_id, began = self._lease.worker_id, monotonic()
+        may_take_crashed = not self._held_jobs.has_crashed()
         job_ids = {message.job_id for message in messages}
         self._held_jobs.expect(job_ids)
         try:
-            worker_id, began = self._lease.worker_id, monotonic()
-            claimed = self._claim(worker_id, messages)
-            opened = self._open(worker_id, claimed)
-            raw = {message.job_id: message.raw for message in messages}
-            held_jobs = [
-                HeldJob(
-                    claimed=job,
-                    worker_id=worker_id,
-                    payload=json.loads(raw[job.id]),
-                    deadline=None if job.seconds_left is None else began + job.seconds_left,
-                    tokens=opened[job.id].tokens,
-                    num_streamed=len(opened[job.id].tokens),
-                )
-                for job in claimed
-                if job.id in opened
-            ]
+            taken = self._claimer.claim(worker_id, messages, may_take_crashed=may_take_crashed)
+            self._crashed.update((ready.job_id, ready) for ready in taken.crashed)
+            if taken.sound:
+                self._push_front(taken.sound)
+            if self._is_stopping:
+                self._claimer.give_back(worker_id, taken.claimed)
+                return
+            waits = not all(message.fits for message in messages)  # such a one comes alone
+            held_jobs = self._claimer.hold(worker_id, taken.claimed, messages, began=began, waits=waits)
             for held in held_jobs:
                 self._held_jobs.add(held)
         finally:
             self._held_jobs.forget(job_ids)
-        self._deliver(held_jobs)
-        self._promote({job.key_id for job in claimed})
+        if waits and held_jobs:
+            [self._waiting] = held_jobs
+            self._see_to_waiting()
+        else:
+            self._deliver(held_jobs)
+        self._claimer.promote(taken.claimed)
 
-    def _claim(self, worker_id: UUID, messages: Sequence[Message]) -> list[Claimed]:
-        """Make the rows ours, or put the messages back where they were. A lost answer is the reconcile's business."""
-        try:
-            with Session(self._engine) as session:
-                claimed = {job.id: job for job in jobs.claim(session, worker_id, [each.job_id for each in messages])}
-                session.commit()
-                is_gone = not claimed and workers.is_gone(session, worker_id)
-        except SQLAlchemyError:
-            self._push_front([self._ready(message) for message in messages])
-            raise
-        if is_gone:  # we were declared lost, so these are as good as when we took them
-            self._lease.doubt()
-            self._push_front([self._ready(message) for message in messages])
-        # In the order of the pop, which is the order in which they are to start.
-        return [claimed[job_id] for job_id in dict.fromkeys(each.job_id for each in messages) if job_id in claimed]
-
-    def _open(self, worker_id: UUID, claimed: Sequence[Claimed]) -> dict[UUID, Opened]:
-        """What each job's earlier attempts delivered. Without Redis there is no knowing, so all are handed back.
-
-        A stream that is closed to us means that Postgres forgot a commit, as a promoted standby may. Such a job is left
-        to the sweep, and again, until its attempt is beyond the other's or the ended stream has expired.
-        """
-        opened: dict[UUID, Opened] = {}
-        try:
-            for job in claimed:
-                with suppress(StreamStale, StreamEnded):
-                    opened[job.id] = stream.open(self._redis, job.id, job.attempt, worker_id)
-        except redis.RedisError:
-            self._push_front(self._release(worker_id, claimed))
-            raise
-        refused = [job for job in claimed if job.id not in opened]
-        if refused:
-            log.error("claimed jobs whose streams are closed to us are handed back", extra={"num_jobs": len(refused)})
-            self._release(worker_id, refused)
-        return opened
-
-    def _release(self, worker_id: UUID, claimed: Sequence[Claimed]) -> list[Ready]:
-        with Session(self._engine) as session:
-            readies = jobs.release(session, worker_id, [(job.id, job.attempt) for job in claimed])
-            session.commit()
-        return readies
-
-    def _promote(self, key_ids: set[UUID]) -> None:
-        """Jobs left the keys' windows, so their parked ones may move up."""
-        if not key_ids:
+    def _see_to_waiting(self) -> None:
+        """Start the job that waits for blocks once the engine would run it at once."""
+        held = self._waiting
+        if held is None:
             return
-        with Session(self._engine) as session:
-            readies = jobs.promote(session, key_ids, key_window=self._settings.key_window)
-            session.commit()
-        queue.push(self._redis, readies)
+        if held.is_closed or not self._held_jobs.is_held(held):
+            self._waiting = None
+        elif held.is_late:
+            self._loop.expire(held)
+        elif self._has_room(held):
+            is_ours = self._claimer.begin(held)
+            self._waiting, held.is_waiting = None, False
+            if is_ours:
+                self._deliver([held])
+            else:
+                self._held_jobs.discard(held)
 
-    def _ready(self, message: Message) -> Ready:
-        return Ready(message.job_id, self._model, message.tier, message.ready_at, message.num_blocks)
+    def _has_room(self, held: HeldJob) -> bool:
+        """As the engine admits: room for the tokens so far and a margin for those that run. Alone, it always runs."""
+        if len(self._held_jobs) == 1:
+            return True
+        assert self._loop.model is not None
+        config = self._loop.model.engine.config
+        num_needed = blocks_needed(len(held.claimed.prompt_token_ids), len(held.tokens), config.block_size)
+        num_before = sum(other.claimed.num_blocks for other in self._loop.waiting)
+        return num_needed + config.num_watermark_blocks + num_before <= self._num_blocks()
+
+    def _return_crashed(self) -> None:
+        """Put the messages back that were put aside. Should that fail, the sweep does it."""
+        readies, self._crashed = list(self._crashed.values()), {}
+        if readies:
+            self._push_front(readies)

@@ -99,9 +99,10 @@ class Streamer(WorkerThread):
     def _write(self, jobs: list[HeldJob]) -> list[HeldJob]:
         """Append and end. Returns the jobs that still have something to write."""
         jobs = [held for held in jobs if not held.is_dropped]
+        committed = [held for held in jobs if held.is_committed]  # read before the tokens, which are complete by then
         unfinished = self._append(jobs)
-        for held in jobs:
-            if held.is_committed and held.num_streamed == len(held.tokens):
+        for held in committed:
+            if held not in unfinished:  # all is written, or a cancel that came too late has the pen: the row tells all
                 stream.end(self._redis, held.job_id, len(held.tokens))
         return unfinished
 
@@ -124,7 +125,8 @@ class Streamer(WorkerThread):
             return held.num_streamed < len(held.tokens)
         if result.status == "missing":
             return self._rewrite(held)
-        self._on_stale(held)
+        if not held.is_committed:
+            self._on_stale(held)
         return False
 
     def _rewrite(self, held: HeldJob) -> bool:

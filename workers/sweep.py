@@ -1,27 +1,33 @@
 """One round of repair: what fell between Postgres and Redis, or was held by the dead, comes back. `Sweeper` runs it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
-from redis import Redis
+from redis import Redis, RedisError
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from db import jobs, queue, stream, workers
+from db import jobs, queue, workers
 from db.settings import Settings
-from db.stream import Token
+from workers.contact import Contact, ContactLost, is_contact_lost
+from workers.expiry import Expiry
+from workers.isolation import Isolation
+from workers.lost_jobs import take_back
 
 MARGIN_SECONDS = 2.0  # a row may be this much older than a pushed one and still be on its way into the list
 PAGE = 1000  # rows in one statement
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one round did, in jobs."""
+    """What one round did, in jobs; a step that failed counts 0."""
 
     is_judging: bool  # whether leases were judged; `num_requeued` and `num_dead` are 0 otherwise
     num_expired: int  # ended past a limit, or cancelled while they waited to run again
@@ -34,8 +40,7 @@ class Report:
 class Sweep:
     """Every step is a guarded statement first and a message after its commit: one cut off between is the next round's.
 
-    Leases are judged only after this sweep's own rounds were unbroken for one lease. When Postgres was away, or this
-    process slept, the workers may have been unable to renew, and would be declared lost while they live.
+    A step that fails does not keep the others from being done. Leases are judged only after `Contact` was unbroken.
     """
 
     def __init__(self, engine: Engine, redis: Redis, settings: Settings) -> None:
@@ -43,62 +48,64 @@ class Sweep:
         self._redis = redis
         self._lease_seconds = settings.lease_seconds
         self._key_window = settings.key_window
-        # A gap between rounds that an outage long enough to cost somebody a lease could hide in.
-        self._gap_seconds = max(settings.lease_seconds / 3, 2 * settings.sweep_seconds)
-        self._unbroken_since: float | None = None  # as `_last_round`, of the first round without a gap since
-        self._last_round: float | None = None  # Postgres clock
+        gap_seconds = max(settings.lease_seconds / 3, 2 * settings.sweep_seconds)
+        self._contact = Contact(lease_seconds=settings.lease_seconds, gap_seconds=gap_seconds)
+        self._expiry = Expiry(engine, redis, self._contact)
+        self._taking = Isolation[UUID](log, "a lost worker's jobs cannot be taken back")
+        self._restoring = Isolation[str](log, "a model's queue cannot be repaired")
+        self._failing: set[str] = set()  # steps that failed in the last round: a failure is logged when it begins
 
-    def run(self, now: float) -> Report:
-        """One round at `now` (Unix seconds, Postgres clock; a jump is a gap too). Raises when a store is away."""
-        is_judging = self._is_unbroken(now)
-        lost = self._take_from_lost() if is_judging else jobs.Lost([], [])
-        num_expired = self._expire()  # after the above, which brings back cancelled jobs too
-        num_promoted = self._promote()
+    def run(self, now: float, ask: Callable[[], float] | None = None) -> Report:
+        """One round at `now` (Unix seconds, Postgres clock; a jump is a gap too). Raises ContactLost.
+
+        `ask` reads that clock again, and fails when this process may sweep no more.
+        """
+        self._contact.begin(now, ask)
+        is_judging = self._contact.is_unbroken()
+        lost = self._step("lost workers", self._take_from_lost if is_judging else list) or []
+        # After the above, which brings back cancelled jobs too. Jobs that never ran expire without Redis.
+        num_expired = self._step("limits of new jobs", partial(self._expiry.run, has_run=False)) or 0
+        num_expired += self._step("limits of jobs that ran", partial(self._expiry.run, has_run=True)) or 0
         report = Report(
             is_judging=is_judging,
             num_expired=num_expired,
-            num_requeued=len(lost.ready),
-            num_dead=len(lost.dead),
-            num_promoted=num_promoted,
-            num_restored=self._restore(now),
+            num_requeued=sum(len(each.ready) for each in lost),
+            num_dead=sum(len(each.dead) for each in lost),
+            num_promoted=self._step("parked jobs", self._promote) or 0,
+            num_restored=self._step("lost messages", partial(self._restore, now)) or 0,
         )
-        if num_expired or lost.ready or lost.dead or report.num_restored:
+        if report.num_expired or report.num_requeued or report.num_dead or report.num_restored:
             log.info("sweep repaired", extra=vars(report))
         return report
 
     def forget(self) -> None:
         """Contact with Postgres was lost: begin to count unbroken rounds anew."""
-        self._unbroken_since = None
+        self._contact.lost()
 
-    def _is_unbroken(self, now: float) -> bool:
-        is_gap = self._last_round is None or not 0 <= now - self._last_round <= self._gap_seconds
-        if is_gap or self._unbroken_since is None:
-            self._unbroken_since = now
-        self._last_round = now
-        return now - self._unbroken_since >= self._lease_seconds
+    def _step(self, name: str, act: Callable[[], Result]) -> Result | None:
+        """Do one step; None when it failed."""
+        try:
+            result = act()
+        except Exception as error:
+            if is_contact_lost(error):
+                raise ContactLost(str(error)) from error
+            result = None
+            if name not in self._failing:
+                self._failing.add(name)
+                trace = None if isinstance(error, RedisError) else error
+                log.warning("sweep step fails: %s", error, exc_info=trace, extra={"step": name})
+        else:
+            if name in self._failing:
+                self._failing.remove(name)
+                log.info("sweep step works again", extra={"step": name})
+        self._contact.renew()
+        return result
 
-    def _expire(self) -> int:
-        """End queued jobs that are past a limit, or that a client cancelled after a run of theirs was cut short."""
-        num_expired = 0
-        while True:
-            delivered = Delivered(self._redis)
-            with Session(self._engine) as session, session.begin():
-                ended = jobs.expire_due(session, read_tokens=delivered.read, limit=PAGE)
-            self._end_streams(ended, delivered.num_tokens)
-            num_expired += len(ended)
-            if len(ended) < PAGE:
-                return num_expired
-
-    def _take_from_lost(self) -> jobs.Lost:
+    def _take_from_lost(self) -> list[jobs.Lost]:
         """Requeue what workers without a live lease were running, or end it as dead."""
-        delivered = Delivered(self._redis)
         with Session(self._engine) as session, session.begin():
             worker_ids = workers.lost(session, self._lease_seconds)
-            num_tokens = stream.num_tokens_many(self._redis, jobs.running_of(session, worker_ids))
-            lost = jobs.requeue_lost(session, worker_ids, num_tokens, read_tokens=delivered.read)
-        queue.push_front(self._redis, lost.ready)
-        self._end_streams(lost.dead, delivered.num_tokens)
-        return lost
+        return self._taking.run(worker_ids, partial(take_back, self._engine, self._redis))
 
     def _promote(self) -> int:
         with Session(self._engine) as session, session.begin():
@@ -110,9 +117,11 @@ class Sweep:
         """Give ready jobs without a message a new one, in their place."""
         with Session(self._engine) as session, session.begin():
             models = workers.served_models(session)
-        return sum(self._restore_model(model, now) for model in models)
+        restored = self._restoring.run(models, lambda part: sum(self._restore_model(model, now) for model in part))
+        return sum(restored)
 
     def _restore_model(self, model: str, now: float) -> int:
+        self._clear_leftovers(model)
         # Heads before rows: a job claimed in between is then no queued row any more. Lists are in `ready_at` order, so
         # what is older than the head has no message.
         num_restored = 0
@@ -121,37 +130,28 @@ class Sweep:
             num_restored += self._restore_tier(model, tier, older_than)
         return num_restored
 
+    def _clear_leftovers(self, model: str) -> None:
+        """Empty lists that nobody pops and that hold more than there are queued jobs: ended ones' messages."""
+        depths = queue.depths(self._redis, model)  # before the rows: each message has its row by then
+        if not any(depths.values()):
+            return
+        with Session(self._engine) as session:
+            if workers.num_live(session, model, self._lease_seconds) > 0:
+                return
+            num_ready = jobs.num_ready(session, model)
+        for tier, depth in depths.items():
+            if depth > num_ready.get(tier, 0):
+                queue.clear(self._redis, model, tier)
+
     def _restore_tier(self, model: str, tier: int, older_than: float) -> int:
         """Push rows older than `older_than` to the front, all at once: a queue that Redis lost comes back in order."""
         readies: list[queue.Ready] = []
         while True:
             with Session(self._engine) as session, session.begin():
                 page = jobs.unqueued(session, model, tier, older_than=older_than, limit=PAGE)
+            self._contact.renew()
             readies += page
             if len(page) < PAGE:
                 queue.push_front(self._redis, readies)
                 return len(readies)
             older_than = page[0].ready_at
-
-    def _end_streams(self, job_ids: Sequence[UUID], num_tokens: Callable[[UUID], int]) -> None:
-        """Tell readers now; without this they would find the end in the row, seconds later."""
-        for job_id in job_ids:
-            stream.end(self._redis, job_id, num_tokens(job_id))
-
-
-class Delivered:
-    """The tokens that jobs had delivered when their streams were fenced, read while their rows are being ended."""
-
-    def __init__(self, redis: Redis) -> None:
-        self._redis = redis
-        self._num_tokens: dict[UUID, int] = {}
-
-    def read(self, job_id: UUID) -> Sequence[Token]:
-        """Fence a job's stream and return what is in it."""
-        tokens = stream.fence(self._redis, job_id)
-        self._num_tokens[job_id] = len(tokens)
-        return tokens
-
-    def num_tokens(self, job_id: UUID) -> int:
-        """How many tokens `read` found; 0 for a job it was not asked for."""
-        return self._num_tokens.get(job_id, 0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated
@@ -12,9 +12,6 @@ from db.models import Status
 from workers.generate import ends
 from workers.held import HeldJob, Outcome
 
-if TYPE_CHECKING:
-    from workers.pool import EnginePool
-
 Result = tuple[int, Any, float]  # (failed, value or ExceptionInfo, seconds), as Celery's callbacks take it
 
 
@@ -23,15 +20,18 @@ class TaskSlot:
 
     def __init__(
         self,
-        pool: "EnginePool",
         number: int,
         held: HeldJob,
         *,
         run: Callable[[], Result],
         callback: Callable[[Result], None],
+        terminate_job: Callable[[int, int | None], None],
     ) -> None:
-        """`number` stands for a pid; `run` traces the task's body; `callback` tells Celery what became of it."""
-        self._pool = pool
+        """`number` stands for a pid; `run` traces the task's body; `callback` tells Celery what became of it.
+
+        `terminate_job` is the pool's.
+        """
+        self._terminate_job = terminate_job
         self._run = run
         self._callback = callback
         self.number = number
@@ -40,7 +40,7 @@ class TaskSlot:
 
     def terminate(self, signal: int | None = None) -> None:
         """Celery wants the task ended."""
-        self._pool.terminate_job(self.number, signal)
+        self._terminate_job(self.number, signal)
 
     def conclude(self, outcome: Outcome) -> None:
         """Tell Celery how the task ended: succeeded or failed by its body, else revoked, or to be run again."""

@@ -16,6 +16,7 @@ from workers import tasks
 from workers.active_queues import report_tier_queues
 from workers.sweep import Sweep
 from workers.sweeper import Sweeper
+from workers.tier_control import TierControl
 
 __all__ = ["app"]
 
@@ -41,6 +42,7 @@ class Housekeeping(bootsteps.StartStopStep):
 
 app.steps["worker"].add(Housekeeping)
 report_tier_queues()
+app.steps["consumer"].add(TierControl)
 signals.after_setup_logger.connect(show_fields, weak=False)
 # What a task did is logged where it is done. Celery would add two lines a second, and httpx the URLs, which may hold
 # their owners' secrets.

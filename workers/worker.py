@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from db import jobs, queue
 from db.jobs import Ready
 from db.models import Status
-from db.session import make_engine, make_redis
+from db.session import STATEMENT_SECONDS, make_engine, make_redis
 from db.settings import Settings
 from workers.held import HeldJob, HeldJobs, Outcome
 from workers.lease import Lease
@@ -112,15 +112,28 @@ class EngineWorker:
         if self.held_jobs.discard(held):
             self.puller.wake()
 
+    def set_aside(self, held: HeldJob) -> None:
+        """Hold a job no longer. The lease's next rounds find its row and hand it back: in seconds, not at once."""
+        self.loop.interrupt(held, None)
+        self.settle(held, Outcome.RELEASED)
+
     def begin_drain(self) -> None:
-        """Take no more jobs; those that run go on."""
+        """Take no more jobs and hand back those that Celery was not given yet; those that run go on."""
         self.puller.stop()
         self.lease.set_status("draining")
+        self._hand_back([held for held in self.held_jobs.snapshot() if held.task_number is None])
         log.info("draining", extra={"num_jobs": len(self.held_jobs)})
 
     def release(self) -> None:
-        """Hand back what is still held, with what it has delivered, uncharged and to the front of its list."""
-        held_jobs = self.held_jobs.snapshot()
+        """Hand back what is still held, and let nothing be claimed from here on."""
+        self.puller.wait_stopped(STATEMENT_SECONDS)  # a claim that Postgres was asked for may take so long
+        self._hand_back(self.held_jobs.snapshot())
+        self.writer.flush(FLUSH_SECONDS)
+
+    def _hand_back(self, held_jobs: list[HeldJob]) -> None:
+        """Release jobs with what they have delivered, uncharged and to the front of their lists."""
+        if not held_jobs:
+            return
         for held in held_jobs:
             self.loop.interrupt(held, None)
         self.loop.flush(FLUSH_SECONDS)
@@ -132,7 +145,6 @@ class EngineWorker:
             log.error("jobs could not be handed back; their lease runs out: %s", error)
         for held in released:
             self.settle(held, Outcome.RELEASED)
-        self.writer.flush(FLUSH_SECONDS)
 
     def stop(self) -> bool:
         """End the threads. What is not settled now is another worker's. False when the engine thread goes on."""
@@ -163,7 +175,7 @@ class EngineWorker:
         }
 
     def _load(self) -> LoadedModel:
-        return load(self.settings, on_card=self.lease.announce)
+        return load(self.settings, on_card=self.lease.announce, clock=self.lease.now)
 
     def _on_ready(self) -> None:
         """Engine thread: the model is loaded, so jobs may come."""
@@ -191,8 +203,9 @@ class EngineWorker:
 
     def _drop(self, held: HeldJob) -> None:
         """Streamer thread: another attempt has the stream, so the row is not ours either."""
-        self.loop.interrupt(held, None)
-        self.settle(held, Outcome.LOST)
+        if held.end is None:  # else the writer is about to find out which of the two came first
+            self.loop.interrupt(held, None)
+            self.settle(held, Outcome.LOST)
 
     def _is_ours(self, held: HeldJob) -> bool | None:
         """Streamer thread: whether the row still says so; None while Postgres cannot be asked."""
@@ -213,8 +226,11 @@ class EngineWorker:
         by_worker: dict[UUID, list[tuple[UUID, int]]] = defaultdict(list)
         for held in held_jobs:
             by_worker[held.worker_id].append((held.job_id, held.claimed.attempt))
+        delivered = [held.job_id for held in held_jobs if held.tokens]
         with Session(self._engine) as session:
-            readies = [jobs.release(session, worker_id, rows) for worker_id, rows in by_worker.items()]
+            readies = [
+                jobs.release(session, worker_id, rows, delivered=delivered) for worker_id, rows in by_worker.items()
+            ]
             session.commit()
         return list(chain.from_iterable(readies))
 

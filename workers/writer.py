@@ -12,12 +12,12 @@ from time import monotonic
 from uuid import UUID
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 
 from db import jobs
 from db.jobs import End
 from db.models import Status
+from db.outage import is_away
 from workers.held import HeldJob
 from workers.outage import Outage
 from workers.thread import WorkerThread
@@ -86,17 +86,17 @@ class Writer(WorkerThread):
             self._is_idle = not batch
             return batch
 
-    def _commit(self, batch: list[HeldJob]) -> None:
-        ends = {held: _end_of(held) for held in batch}
-        retry_seconds, is_retry = FIRST_RETRY_SECONDS, False
+    def _commit(self, batch: list[HeldJob], *, is_retry: bool = False) -> None:
+        """Commit the batch, however long it takes. `is_retry`: it may be committed already, by a try without answer."""
+        ends, retry_seconds = {held: _end_of(held) for held in batch}, FIRST_RETRY_SECONDS
         while True:
             try:
                 written = self._finish(list(ends.values()), is_retry)
                 self._outage.over()
                 break
             except Exception as error:
-                if not _is_outage(error):
-                    self._commit_singly(batch, error)
+                if not is_away(error):
+                    self._commit_singly(batch, error, is_retry)
                     return
                 self._outage.seen(error)
             if self._pause(retry_seconds):
@@ -105,11 +105,11 @@ class Writer(WorkerThread):
         for held in batch:
             self._on_written(held, held.job_id in written)
 
-    def _commit_singly(self, batch: list[HeldJob], error: Exception) -> None:
+    def _commit_singly(self, batch: list[HeldJob], error: Exception, is_retry: bool) -> None:
         """One end of the batch is unacceptable. Find it, and end its job with the reason instead."""
         if len(batch) > 1:
             for held in batch:
-                self._commit([held])
+                self._commit([held], is_retry=is_retry)
             return
         [held] = batch
         log.error("an end could not be written", exc_info=error, extra={"job_id": str(held.job_id)})
@@ -150,11 +150,4 @@ def _refused(end: End) -> End:
         logprobs=None,
         error_code=NOT_STORED,
         error_message="the output could not be stored; please report this with the job's id",
-    )
-
-
-def _is_outage(error: Exception) -> bool:
-    """Whether the server was away or busy, as opposed to refusing what it was asked."""
-    return isinstance(error, OperationalError | InterfaceError | TimeoutError) or (
-        isinstance(error, DBAPIError) and error.connection_invalidated
     )

@@ -1,6 +1,6 @@
 -- One job's token stream, written by this script alone. The last entry says who holds the pen and how far it got:
 --   a  attempt that wrote it      w  its worker ('' once fenced)      n  tokens delivered so far
---   k  open | tokens | end        p  the entry's tokens, as JSON
+--   k  open | tokens | end        p  the entry's tokens, as JSON; 'waits' of an opening that is not computed yet
 -- An entry's id begins with n, so that a reader asks for what follows any token.
 -- KEYS     the stream, which is also the channel of its news
 -- ARGV     what, attempt, worker, first, count, tokens, ttl_s
@@ -35,7 +35,7 @@ if what == 'open' then
   if k == 'end' then return {'ended', n} end
   if a > attempt or (a == attempt and w ~= worker and w ~= '') then return {'stale', n} end
   local found = payloads()
-  write(attempt, worker, n, 'open', '')
+  write(attempt, worker, n, 'open', tokens)
   return {'ok', n, found}
 end
 

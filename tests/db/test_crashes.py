@@ -87,9 +87,9 @@ def sweep(engine: Engine, client: redis.Redis) -> None:
     """What the sweep does, without its margins and pages."""
     with Session(engine) as session, session.begin():
         lost = workers.lost(session, 30)
-        num_tokens = stream.num_tokens_many(client, jobs.running_of(session, lost))
+        standings = stream.standings(client, jobs.running_of(session, lost))
         ready = jobs.requeue_lost(
-            session, lost, num_tokens, read_tokens=lambda job_id: stream.fence(client, job_id)
+            session, lost, standings, read_tokens=lambda job_id: stream.fence(client, job_id)
         ).ready
     queue.push_front(client, ready)
     heads = queue.heads(client, "m")
@@ -119,8 +119,9 @@ def test_every_job_ends_once_with_a_whole_text_whatever_dies(engine: Engine, red
         assert session.scalar(unended) == 0
         assert session.scalar(select(func.count()).select_from(WebhookEvent)) == NUM_JOBS
         assert session.scalar(select(func.count(WebhookEvent.job_id.distinct()))) == NUM_JOBS
-        dead = set(session.scalars(select(Job.id).where(Job.status == "dead")))
-        texts = {row.job_id: row.text for row in session.scalars(select(JobOutput)) if row.job_id not in dead}
-        assert len(texts) == NUM_JOBS - len(dead) and set(texts.values()) == {"abcd"}
-        assert len(dead) < NUM_JOBS / 4
+        # No life computes a job and dies without a token of it, so nothing is charged, however often workers die.
+        assert session.scalars(select(Job.status).distinct()).all() == ["succeeded"]
+        assert session.scalar(select(func.max(Job.crashes))) == 0
+        texts = list(session.scalars(select(JobOutput.text)))
+        assert len(texts) == NUM_JOBS and set(texts) == {"abcd"}
         assert session.execute(select(func.max(Job.attempt))).scalar_one() > 1  # some did die

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from db import jobs, workers
 from db.ids import new_id
 from db.models import JobOutput, Status, WebhookEvent, Worker
+from db.stream import Standing
 from db.workers import WorkerGone
 from tests.db.rows import add_job, add_worker, end_of, in_seconds, tokens
 
@@ -22,7 +23,7 @@ def test_claim_hands_over_all_that_running_needs(session: Session) -> None:
     assert (claimed.id, claimed.attempt, claimed.crashes, claimed.seed, claimed.tier) == (job.id, 1, 0, 9, 0)
     assert claimed.prompt_token_ids == [1, 2, 3] and claimed.sampling.temperature == 1.0
     assert job.ready_at is not None and claimed.ready_at == pytest.approx(job.ready_at.timestamp(), abs=1e-6)
-    assert claimed.seconds_left is None
+    assert (claimed.seconds_left, claimed.limit_code) == (None, None)
     session.expire_all()
     assert (job.status, job.worker_id) == (Status.RUNNING, ME) and job.started_at is not None
 
@@ -54,7 +55,9 @@ def test_claim_passes_over_a_row_that_another_is_claiming(engine: Engine, second
 def test_seconds_left_count_to_the_nearer_limit(session: Session) -> None:
     by_finish = add_job(session, finish_by=in_seconds(50), run_for=100.0)
     by_run = add_job(session, finish_by=in_seconds(500), run_for=100.0)
-    left = {each.id: each.seconds_left for each in jobs.claim(session, ME, [by_finish.id, by_run.id])}
+    claimed = jobs.claim(session, ME, [by_finish.id, by_run.id])
+    left = {each.id: each.seconds_left for each in claimed}
+    assert [each.limit_code for each in claimed] == ["finish_by_passed", "run_for_passed"]
     assert left[by_finish.id] == pytest.approx(50, abs=20) and left[by_run.id] == pytest.approx(100, abs=1)
 
 
@@ -67,7 +70,9 @@ def test_job_past_a_limit_is_not_claimed_but_expires(session: Session) -> None:
     started = add_job(session, start_by=in_seconds(-5), started_at=in_seconds(-10), attempt=1)
     ids = [job.id for job in (*late, started)]
     assert [each.id for each in jobs.claim(session, ME, ids)] == [started.id]
-    assert jobs.expire_due(session) == [job.id for job in late]
+    due = jobs.due(session, has_run=False, after=None, limit=9) + jobs.due(session, has_run=True, after=None, limit=9)
+    assert due == [job.id for job in late]
+    assert [each.job_id for each in jobs.expire_due(session, ids)] == due
     session.expire_all()
     assert [job.error_code for job in late] == ["start_by_passed", "finish_by_passed", "run_for_passed"]
     assert {job.status for job in late} == {Status.EXPIRED}
@@ -76,7 +81,7 @@ def test_job_past_a_limit_is_not_claimed_but_expires(session: Session) -> None:
 
 def test_expired_job_that_ran_keeps_what_it_delivered(session: Session) -> None:
     job = add_job(session, finish_by=in_seconds(-1), attempt=1)
-    assert jobs.expire_due(session, read_tokens=lambda _: tokens(2)) == [job.id]
+    assert [each.job_id for each in jobs.expire_due(session, [job.id], read_tokens=lambda _: tokens(2))] == [job.id]
     assert session.scalars(select(JobOutput.text)).one() == "ab"
 
 
@@ -89,6 +94,29 @@ def test_released_job_keeps_its_place_and_is_not_charged(session: Session) -> No
     assert (job.status, job.worker_id, job.attempt, job.crashes) == (Status.QUEUED, None, 1, 0)
     [claimed] = jobs.claim(session, OTHER, [job.id])
     assert claimed.attempt == 2
+
+
+def test_job_released_before_it_delivered_anything_has_not_started(session: Session) -> None:
+    job = add_job(session, start_by=in_seconds(50), run_for=100.0)
+    jobs.claim(session, ME, [job.id])
+    jobs.release(session, ME, [(job.id, 1)])
+    session.expire_all()
+    assert job.started_at is None
+    jobs.claim(session, ME, [job.id])
+    jobs.release(session, ME, [(job.id, 2)], delivered=[job.id])
+    session.expire_all()
+    assert job.started_at is not None
+
+
+def test_the_first_of_the_crashed_jobs_is_claimed_alone(session: Session) -> None:
+    late = add_job(session, crashes=1, finish_by=in_seconds(-1))
+    second, first = add_job(session, crashes=1), add_job(session, crashes=2)
+    sound = add_job(session)
+    ids = [late.id, first.id, second.id, sound.id]
+    assert [each.id for each in jobs.claim(session, ME, ids)] == [first.id]
+    assert jobs.num_crashes(session, ids) == {second.id: 1, sound.id: 0}
+    assert [each.id for each in jobs.claim(session, ME, ids, may_take_crashed=False)] == [sound.id]
+    assert [each.id for each in jobs.claim(session, ME, ids)] == [second.id]
 
 
 def test_release_by_an_old_attempt_or_another_worker_matches_nothing(session: Session) -> None:
@@ -114,16 +142,26 @@ def test_lost_lease_without_a_new_token_is_a_crash_and_with_one_is_not(session: 
     crashes = []
     for num_tokens in (5, 5, 8, 8):
         jobs.claim(session, ME, [job.id])
-        assert len(jobs.requeue_lost(session, [ME], {job.id: num_tokens}).ready) == 1
+        session.refresh(job)
+        standing = Standing(job.attempt, num_tokens)
+        assert len(jobs.requeue_lost(session, [ME], {job.id: standing}).ready) == 1
         crashes.append(job.crashes)
     assert crashes == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("standing", [None, Standing(0, 0), Standing(1, 0, is_waiting=True)])
+def test_job_that_was_never_computed_is_not_charged(session: Session, standing: Standing | None) -> None:
+    job = add_job(session, start_by=in_seconds(50))
+    jobs.claim(session, ME, [job.id])
+    jobs.requeue_lost(session, [ME], {} if standing is None else {job.id: standing})
+    assert (job.status, job.crashes, job.started_at) == (Status.QUEUED, 0, None)
 
 
 def test_third_crash_is_the_end_with_its_reason_and_its_tokens(session: Session) -> None:
     job = add_job(session)
     for attempt in (1, 2, 3):
         jobs.claim(session, ME, [job.id])
-        lost = jobs.requeue_lost(session, [ME], {}, read_tokens=lambda _: tokens(1))
+        lost = jobs.requeue_lost(session, [ME], {job.id: Standing(attempt, 0)}, read_tokens=lambda _: tokens(1))
         assert lost.dead == ([job.id] if attempt == 3 else [])
     assert job.status == Status.DEAD and job.error_code == "crashed"
     assert job.error_message is not None and "3 workers were lost" in job.error_message

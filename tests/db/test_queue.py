@@ -1,13 +1,14 @@
 """The tier lists: order, aging, shares, blocks, and repair at the front."""
 
 from collections import Counter
+from typing import Any
 from uuid import UUID
 
 import redis
 import redis.asyncio
 
 from db import queue
-from db.queue import Popped, Ready
+from db.queue import Popped, Ready, Waiter
 from db.queue_message import encode
 
 NOW = 1_000_000.0
@@ -25,6 +26,7 @@ def pop(
     live_workers: int = 1,
     pops: int = 0,
     policy: str = "aging",
+    **options: Any,
 ) -> Popped:
     return queue.pop(
         client,
@@ -37,6 +39,7 @@ def pop(
         blocks=blocks,
         live_workers=live_workers,
         pops=pops,
+        **options,
     )
 
 
@@ -52,6 +55,29 @@ def test_a_tier_is_first_in_first_out_and_messages_say_what_was_pushed(redis_cli
     assert (popped.messages[1].ready_at, popped.messages[1].num_blocks, popped.messages[1].tier) == (NOW - 2, 7, 1)
     assert popped.messages[0].raw.startswith(b'{"body"') and popped.messages[0].fits
     assert popped_ids(pop(redis_client)) == []
+
+
+def test_what_a_waiter_needs_is_left_to_it_by_all_that_goes_behind_it(redis_client: redis.Redis) -> None:
+    waiter = Waiter(tier=1, ready_at=NOW - 5, num_blocks=8)
+    queue.push(redis_client, [ready(1, tier=0, blocks=6), ready(2, blocks=3)])
+    assert popped_ids(pop(redis_client, seats=2, blocks=10, waiters=[waiter])) == [1]
+    assert popped_ids(pop(redis_client, seats=2, blocks=10, waiters=[waiter])) == []
+    assert popped_ids(pop(redis_client, seats=2, blocks=11, waiters=[waiter])) == [2]
+
+
+def test_an_old_job_that_does_not_fit_beside_a_waiter_does_not_hold_up_a_better_tier(
+    redis_client: redis.Redis,
+) -> None:
+    waiter = Waiter(tier=2, ready_at=NOW - 500, num_blocks=50)
+    queue.push(redis_client, [ready(1, wait=400, tier=2, blocks=60), ready(2, tier=0, blocks=1)])
+    assert popped_ids(pop(redis_client, blocks=40, waiters=[waiter], pops=3)) == []  # 2 is behind the waiter, too
+    assert popped_ids(pop(redis_client, blocks=51, waiters=[waiter], pops=3)) == [2]
+
+
+def test_only_the_tiers_asked_for_are_read(redis_client: redis.Redis) -> None:
+    queue.push(redis_client, [ready(1, tier=0), ready(2, tier=1), ready(3, tier=2)])
+    popped = pop(redis_client, seats=8, tiers={1})
+    assert (popped_ids(popped), popped.depth) == ([2], 1)
 
 
 def test_better_tier_goes_first_while_nobody_has_waited_long(redis_client: redis.Redis) -> None:

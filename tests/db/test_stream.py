@@ -134,7 +134,7 @@ def test_end_of_a_job_that_delivered_nothing_leaves_no_key(redis_client: redis.R
 async def test_fenced_writer_adds_nothing_until_it_opens_again(
     redis_client: redis.Redis, async_redis: redis.asyncio.Redis, job_id: UUID
 ) -> None:
-    assert await stream.fence_async(async_redis, job_id) == []
+    assert await stream.fence_async(async_redis, job_id) is None
     stream.open(redis_client, job_id, 1, ME)
     append(redis_client, job_id, 0, 2)
     assert stream.fence(redis_client, job_id) == tokens(2)
@@ -151,8 +151,9 @@ def test_many_streams_are_written_in_one_call_each_by_its_own_fence(redis_client
     redis_client.script_flush()  # as after a restart
     results = stream.append_many(redis_client, [Append(job_id, 1, ME, 0, tokens(2)) for job_id in ids])
     assert [result.status for result in results] == ["ok", "stale", "ok"]
-    assert stream.num_tokens_many(redis_client, [*ids, new_id()]) == {ids[0]: 2, ids[1]: 0, ids[2]: 2}
-    assert stream.append_many(redis_client, []) == [] and stream.num_tokens_many(redis_client, []) == {}
+    standings = stream.standings(redis_client, [*ids, new_id()])
+    assert {job_id: standing.num_tokens for job_id, standing in standings.items()} == {ids[0]: 2, ids[1]: 0, ids[2]: 2}
+    assert stream.append_many(redis_client, []) == [] and stream.standings(redis_client, []) == {}
 
 
 async def test_every_append_and_the_end_are_announced(

@@ -32,6 +32,7 @@ def make_claimed(**changes: Any) -> Claimed:
         "sampling": Sampling(temperature=0.0, ignore_eos=True),
         "ready_at": 100.0,
         "seconds_left": None,
+        "limit_code": "run_for_passed",
     }
     return Claimed(**(values | changes))
 

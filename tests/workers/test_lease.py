@@ -1,11 +1,13 @@
 """The lease against a real PostgreSQL, round by round: what it renews, hands back and drops."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from db.models import Job, Status, Worker
@@ -13,7 +15,7 @@ from db.queue import Ready
 from db.settings import Settings
 from tests.workers.held_jobs import insert_running, make_held, row_of
 from workers.held import HeldJob, HeldJobs, Outcome
-from workers.lease import Lease
+from workers.lease import EngineHung, Lease
 from workers.loading import Card
 
 CARD = Card(
@@ -37,6 +39,7 @@ class Loop:
 
     interrupted: list[tuple[HeldJob, Status | None]] = field(default_factory=list)
     stuck: float = 0.0
+    longest_step_seconds: float = 0.0
 
     def interrupt(self, held: HeldJob, status: Status | None) -> None:
         self.interrupted.append((held, status))
@@ -51,10 +54,12 @@ class World:
 
     engine: Engine
     settings: Settings
+    raises: type[Exception] | None = None  # by the first round
     loop: Loop = field(default_factory=Loop)
     held_jobs: HeldJobs = field(default_factory=HeldJobs)
     settled: list[tuple[HeldJob, Outcome]] = field(default_factory=list)
     given_back: list[Ready] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.lease = Lease(
@@ -67,11 +72,12 @@ class World:
             give_back=self.given_back.extend,
             free_predecessors=lambda: 0,
             on_renewed=lambda: None,
-            on_failure=lambda error: None,
+            on_failure=self.failures.append,
         )
         self.lease.announce(CARD)
         self.lease.set_status("ready")
-        self.lease.round()
+        with pytest.raises(self.raises) if self.raises is not None else nullcontext():
+            self.lease.round()
 
     def claim(self, *, is_held: bool = True, has_row: bool = True, **changes: object) -> HeldJob:
         held = make_held()
@@ -109,12 +115,50 @@ def test_every_round_renews_and_says_how_the_worker_is(world: World) -> None:
 
 def test_a_stuck_engine_is_not_renewed(world: World) -> None:
     before = world.row().renewed_at
-    world.loop.stuck = 3.1
+    world.loop.stuck = 6.1
     world.lease.round()
-    assert world.row().renewed_at == before
-    world.loop.stuck = 2.9
+    assert (world.row().renewed_at, world.failures) == (before, [])
+    world.loop.stuck = 5.9
     world.lease.round()
     assert world.row().renewed_at > before
+
+
+def test_a_machine_whose_steps_are_long_is_not_taken_for_stuck(world: World) -> None:
+    before = world.row().renewed_at
+    world.loop.longest_step_seconds, world.loop.stuck = 10.0, 29.0
+    world.lease.round()
+    assert world.row().renewed_at > before
+
+
+def test_an_engine_that_hangs_ends_its_process(world: World) -> None:
+    world.loop.stuck = 12.1  # two leases
+    world.lease.round()
+    [failure] = world.failures
+    assert isinstance(failure, EngineHung)
+    assert "12 s" in str(failure)
+
+
+def test_a_registration_whose_answer_was_lost_counts(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Session.commit
+
+    def commit_and_lose_the_answer(session: Session) -> None:
+        commit(session)
+        raise OperationalError("COMMIT", {}, Exception("server closed the connection unexpectedly"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "commit", commit_and_lose_the_answer)
+        world = World(engine, settings, raises=OperationalError)
+    world.lease.round()
+    assert world.lease.is_fresh()
+    assert world.row().status == "ready"
+
+
+def test_the_time_is_postgress_however_wrong_our_clock_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.lease.time", lambda: 1000.0)
+    world.lease.round()
+    assert world.lease.now() == pytest.approx(world.row().renewed_at.timestamp(), abs=1e-3)
 
 
 def test_held_jobs_with_their_rows_are_left_alone(world: World) -> None:

@@ -19,6 +19,7 @@ from workers.loop import EngineLoop
 from workers.text.tokenizer import Tokenizer
 
 PATIENCE_SECONDS = 60
+NUM_SEATS = 4
 
 
 @dataclass
@@ -65,7 +66,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     path.write_text(tokenizer_json(512))
     ends, model, failures = Ends(), GatedModel(), []
-    engine = make_engine(model=model, num_blocks=4096, max_model_len=8192)
+    engine = make_engine(model=model, num_blocks=4096, max_model_len=8192, max_num_seqs=NUM_SEATS)
     loop = EngineLoop(
         lambda: LoadedModel(engine, Tokenizer.load(path)),
         streamer=ends,  # type: ignore[arg-type]
@@ -152,24 +153,11 @@ def test_a_second_interrupt_changes_nothing(world: World) -> None:
 
 
 def test_a_job_past_its_deadline_expires(world: World) -> None:
-    held = make_held(max_tokens=ENDLESS, deadline=monotonic() - 1)
+    held = make_held(max_tokens=ENDLESS, deadline=monotonic() - 1, limit_code="finish_by_passed")
     world.start(held)
     assert world.ends.wait(held) == ["expired"]
-
-
-def test_crashed_jobs_run_one_at_a_time(world: World) -> None:
-    first, second, third = (make_held(max_tokens=ENDLESS, crashes=1) for _ in range(3))
-    innocent = make_held(max_tokens=20)
-    world.start(first, second, third, innocent)
-    assert world.ends.wait(innocent) == ["succeeded"]
-    assert (len(second.tokens), len(third.tokens)) == (0, 0)
-    world.loop.interrupt(second, Status.CANCELLED)
-    world.loop.interrupt(first, Status.CANCELLED)
-    world.ends.wait_tokens(third, 1)
-    world.loop.interrupt(third, None)
-    assert world.ends.wait(first, second) == ["cancelled", "cancelled"]
-    assert second.tokens == []
-    assert world.loop.flush(PATIENCE_SECONDS)
+    assert held.end is not None
+    assert held.end.error_code == "finish_by_passed", "as the sweep names it for a job that waits"
 
 
 def test_a_delivered_prefix_that_ends_the_job_takes_no_step(world: World) -> None:
@@ -189,6 +177,26 @@ def test_a_job_that_can_never_run_fails_with_the_reason(world: World) -> None:
     assert held.end is not None
     assert held.end.error_code == "context_length_exceeded"
     assert "9,000 tokens" in (held.end.error_message or "")
+
+
+def test_a_job_that_a_smaller_model_would_cut_short_fails_with_the_numbers(world: World) -> None:
+    held = make_held(prompt_token_ids=[1] * 200, max_tokens=ENDLESS)
+    world.start(held)
+    assert world.ends.wait(held) == ["failed"]
+    assert held.end is not None
+    assert held.end.error_code == "context_length_exceeded"
+    assert "together 8,200; this worker's model takes 8,192" in (held.end.error_message or "")
+
+
+def test_what_the_engine_has_not_begun_is_known_as_waiting(world: World) -> None:
+    jobs = [make_held(max_tokens=ENDLESS) for _ in range(NUM_SEATS + 1)]
+    world.start(*jobs)
+    assert world.loop.flush(PATIENCE_SECONDS)
+    world.ends.wait_tokens(jobs[0], len(jobs[0].tokens) + 2)
+    assert world.loop.waiting == (jobs[-1],)
+    for held in jobs:
+        world.loop.interrupt(held, None)
+    assert world.loop.flush(PATIENCE_SECONDS)
 
 
 def test_a_failed_step_fails_its_jobs_and_the_engine_goes_on(world: World) -> None:

@@ -1,8 +1,5 @@
 """The puller against both stores, pull by pull: what it takes, leaves, and puts back."""
 
-from dataclasses import dataclass, field
-from uuid import UUID
-
 import pytest
 import redis
 from sqlalchemy import Engine
@@ -14,88 +11,9 @@ from db.jobs import Ready
 from db.models import Job
 from db.settings import Settings
 from db.stream import Append, Token
-from tests.workers.held_jobs import WORKER_ID, insert_running, insert_worker, make_held, row_of
-from workers.held import HeldJob, HeldJobs
+from tests.workers.held_jobs import WORKER_ID, make_held, row_of
+from tests.workers.puller_world import World
 from workers.puller import Puller
-
-
-@dataclass
-class FakeEngine:
-    num_waiting: int = 0
-    num_free_blocks: int = 64
-
-
-@dataclass
-class Loop:
-    """Stands in for the engine loop: a model that is loaded."""
-
-    engine: FakeEngine = field(default_factory=FakeEngine)
-
-    @property
-    def model(self) -> "Loop":
-        return self
-
-
-@dataclass
-class Lease:
-    """Stands in for the lease: renewed, on a clock without an offset."""
-
-    worker_id: UUID = WORKER_ID
-    clock_offset: float = 0.0
-    num_live: int = 1
-    is_renewed: bool = True
-
-    def is_fresh(self) -> bool:
-        return self.is_renewed
-
-
-@dataclass
-class World:
-    """A puller whose pulls the test makes itself."""
-
-    settings: Settings
-    engine: Engine
-    client: redis.Redis
-    loop: Loop = field(default_factory=Loop)
-    lease: Lease = field(default_factory=Lease)
-    held_jobs: HeldJobs = field(default_factory=HeldJobs)
-    delivered: list[HeldJob] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.puller = Puller(
-            self.settings,
-            self.engine,
-            self.client,
-            held_jobs=self.held_jobs,
-            loop=self.loop,  # type: ignore[arg-type]
-            lease=self.lease,  # type: ignore[arg-type]
-            deliver=self.delivered.extend,
-            push_front=lambda readies: queue.push_front(self.client, readies),
-            on_failure=lambda error: None,
-        )
-        self.puller.set_connected(True)
-        insert_worker(self.engine)
-
-    def submit(self, num: int = 1, *, tier: int = 1, num_blocks: int = 2) -> list[UUID]:
-        """Queued rows with their messages."""
-        held_jobs = [make_held(attempt=0, tier=tier, num_blocks=num_blocks) for _ in range(num)]
-        for held in held_jobs:
-            insert_running(self.engine, held, status="queued", worker_id=None)
-        queue.push(self.client, [Ready.of(row_of(self.engine, held)) for held in held_jobs])
-        return [held.job_id for held in held_jobs]
-
-    def depth(self) -> int:
-        return sum(queue.depths(self.client, "m").values())
-
-    def statuses(self, job_ids: list[UUID]) -> list[str]:
-        with Session(self.engine) as session:
-            return [session.get_one(Job, job_id).status for job_id in job_ids]
-
-    def pull_all(self) -> list[UUID]:
-        """Pull as often as there is reason to; what was delivered."""
-        while self.puller.may_pull() and self.puller.pull():
-            pass
-        return [held.job_id for held in self.delivered]
 
 
 @pytest.fixture
@@ -119,22 +37,48 @@ def test_two_workers_share_a_short_queue(world: World) -> None:
     assert [held.job_id for held in world.delivered] == job_ids[:1]
 
 
-def test_no_more_is_taken_than_there_are_blocks_for(world: World) -> None:
-    world.loop.engine.num_free_blocks = 5
-    job_ids = world.submit(4, num_blocks=2)
-    world.puller.pull()
-    assert [held.job_id for held in world.delivered] == job_ids[:2]
+def test_of_crashed_jobs_one_at_a_time_is_held_and_the_others_wait_unclaimed(world: World) -> None:
+    first, second, third = world.submit(3, num_crashes=1)
+    assert world.pull_all() == [first]
+    assert world.statuses([second, third]) == ["queued", "queued"]
+    world.held_jobs.discard(world.delivered[0])
+    assert world.pull_all() == [first, second]
+    assert [row_of(world.engine, make_held(id=job_id)).attempt for job_id in (first, second, third)] == [1, 1, 0]
 
 
-def test_one_job_that_does_not_fit_yet_is_held_and_nothing_is_taken_beside_it(world: World) -> None:
-    world.loop.engine.num_free_blocks = 5
-    [big] = world.submit(num_blocks=9)
-    world.submit(2, num_blocks=1)
+def test_nothing_begins_beside_a_crashed_job_before_its_first_token(world: World) -> None:
+    sound = world.submit(2)
+    crashed = world.submit(num_crashes=1)
+    assert world.pull_all() == crashed
+    assert (world.statuses(sound), world.depth()) == (["queued", "queued"], 2)
+    world.delivered[0].num_streamed = 1
+    assert world.pull_all() == [*crashed, *sound]
+
+
+def test_messages_of_crashed_jobs_go_back_when_the_puller_stops(world: World) -> None:
+    _, second = world.submit(2, num_crashes=1)
+    world.pull_all()
+    assert world.depth() == 0
+    world.puller.stop()
+    world.puller.work()
+    assert world.depth() == 1
+    assert world.statuses([second]) == ["queued"]
+
+
+def test_what_a_pull_claims_after_the_stop_is_handed_back_at_once(world: World) -> None:
+    job_ids = world.submit(2)
+    world.puller.stop()
     world.puller.pull()
-    assert [held.job_id for held in world.delivered] == [big]
-    world.delivered[0].is_added = True
-    world.loop.engine.num_waiting = 1
-    assert not world.puller.may_pull()
+    assert (world.delivered, world.depth()) == ([], 2)
+    assert world.statuses(job_ids) == ["queued", "queued"]
+
+
+def test_a_tier_that_is_turned_off_is_not_read(world: World) -> None:
+    low, high = world.submit(tier=2), world.submit(tier=0)
+    world.puller.turn(2, is_on=False)
+    assert world.pull_all() == high
+    world.puller.turn(2, is_on=True)
+    assert world.pull_all() == high + low
 
 
 @pytest.mark.parametrize("what", ["lease", "connection", "seats"])
@@ -180,7 +124,7 @@ def test_what_an_earlier_attempt_delivered_comes_with_the_job(world: World) -> N
 def test_messages_go_back_to_the_front_when_the_claim_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     job_ids = world.submit(2)
 
-    def fail(*_: object) -> list[jobs.Claimed]:
+    def fail(*_: object, **__: object) -> list[jobs.Claimed]:
         raise OperationalError("SELECT", {}, Exception("Postgres is away"))
 
     with monkeypatch.context() as patch:
@@ -196,7 +140,7 @@ def test_claimed_jobs_are_released_when_their_streams_cannot_be_opened(
 ) -> None:
     job_ids = world.submit(2)
 
-    def fail(*_: object) -> stream.Opened:
+    def fail(*_: object, **__: object) -> stream.Opened:
         raise redis.ConnectionError("Redis is away")
 
     with monkeypatch.context() as patch:

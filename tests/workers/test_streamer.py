@@ -72,7 +72,7 @@ def test_the_end_comes_after_the_last_token_and_only_once_the_row_has_ended(worl
     held.tokens.append(Token(12, "c"))
     world.stream(held)
     assert stream_kind(world, held) == b"end"
-    assert stream.num_tokens_many(world.client, [held.job_id]) == {held.job_id: 3}
+    assert stream.standings(world.client, [held.job_id])[held.job_id].num_tokens == 3
 
 
 def test_a_job_that_another_attempt_has_taken_over_is_reported_and_adds_nothing(world: World) -> None:
@@ -81,6 +81,17 @@ def test_a_job_that_another_attempt_has_taken_over_is_reported_and_adds_nothing(
     world.stream(held)
     assert world.stale == [held]
     assert world.texts(held) == []
+
+
+def test_a_stream_that_was_fenced_before_the_row_ended_is_ended_all_the_same(world: World) -> None:
+    held = opened(world.client)
+    world.stream(held)
+    stream.fence(world.client, held.job_id)  # a cancel, which then finds the row ended
+    held.tokens.append(Token(12, "c"))
+    held.is_committed = True
+    world.stream(held)
+    assert (stream_kind(world, held), world.stale) == (b"end", [])
+    assert stream.standings(world.client, [held.job_id])[held.job_id].num_tokens == 3
 
 
 def test_a_stream_that_redis_lost_is_written_again_from_the_first_token(world: World) -> None:
@@ -100,7 +111,7 @@ def test_a_lost_stream_of_a_job_that_is_no_longer_ours_is_left_alone(world: Worl
     held.tokens.append(Token(12, "c"))
     world.stream(held)
     assert world.stale == [held]
-    assert stream.num_tokens_many(world.client, [held.job_id]) == {}
+    assert stream.standings(world.client, [held.job_id]) == {}
 
 
 def test_a_writer_that_is_behind_goes_on_from_where_the_stream_is(world: World) -> None:

@@ -27,6 +27,7 @@ def test_job_of_a_lost_worker_is_queued_again_in_its_old_place(world: Sweeping) 
     worker_id = world.add_worker(renewed_seconds_ago=LEASE + 1)
     lost, waiting = (world.add_job(ready_at=now - age) for age in (100, 50))
     world.claim(worker_id, lost)
+    world.deliver(worker_id, lost, 0)
     world.push(waiting)
     assert world.round().num_requeued == 1
     job = world.job(lost)
@@ -78,6 +79,31 @@ def test_gap_longer_than_the_lease_divided_is_no_gap_when_rounds_are_that_rare(
 ) -> None:
     sweep = Sweep(engine, redis_client, settings.model_copy(update={"sweep_seconds": 20.0}))
     assert [sweep.run(seconds).is_judging for seconds in (0.0, 20.0, 40.0)] == [False, False, True]
+
+
+def rounds(sweep: Sweep, *, answers_after: tuple[float, ...], count: int = 8) -> list[bool]:
+    """Whether each of the rounds judged, when Postgres takes so long for its answers in each; 5 s lie between them."""
+    clock, judged = 1000.0, []
+    delays: list[float] = []
+
+    def ask() -> float:
+        nonlocal clock
+        clock += delays.pop(0) if delays else 0.0
+        return clock
+
+    for _ in range(count):
+        delays[:] = answers_after
+        judged.append(sweep.run(clock, ask).is_judging)
+        clock += 5.0
+    return judged
+
+
+def test_rounds_that_take_long_are_no_gap_while_postgres_answers(world: Sweeping) -> None:
+    assert rounds(world.sweep, answers_after=(6.0, 6.0, 6.0, 6.0), count=4) == [False, False, True, True]
+
+
+def test_silence_within_a_round_is_a_gap(world: Sweeping) -> None:
+    assert not any(rounds(world.sweep, answers_after=(6.0, 11.0)))
 
 
 def test_worker_that_lost_its_lease_writes_no_result_and_no_event_when_it_wakes(world: Sweeping) -> None:

@@ -1,12 +1,15 @@
 """One process of many sweeps, and goes on sweeping."""
 
 import threading
+from collections.abc import Callable
+from time import sleep
 
 import pytest
 import redis
 from sqlalchemy import Engine, text
 
 from db.settings import Settings
+from tests.workers.worker_process import wait_until
 from tests.workers.world import Sweeping
 from workers.sweep import Report, Sweep
 from workers.sweeper import Sweeper
@@ -51,18 +54,53 @@ def test_sweeper_whose_connection_was_cut_takes_the_lock_again_and_judges_anew(
         sweeper.stop()
 
 
+def test_process_that_is_frozen_loses_the_lock_and_judges_nobody_when_it_wakes(
+    world: Sweeping, settings: Settings
+) -> None:
+    frozen = Sweeper(world.engine, world.sweep, sweep_seconds=0.01, idle_seconds=0.2)
+    other = make_sweeper(world, settings)
+    try:
+        world.warm_up()
+        assert frozen.round() is not None
+        wait_until(lambda: other.round() is not None, "Postgres to end the idle session")
+        assert frozen.round() is None  # its lock is gone
+        assert frozen.round() is None  # and another's
+        other.stop()
+        again = frozen.round()
+        assert again is not None and not again.is_judging
+    finally:
+        frozen.stop()
+        other.stop()
+
+
+def test_long_round_keeps_the_lock_while_postgres_answers(world: Sweeping, settings: Settings) -> None:
+    class Long(Sweep):
+        def run(self, now: float, ask: Callable[[], float] | None = None) -> Report:
+            assert ask is not None
+            while ask() < now + 0.6:
+                sleep(0.05)
+            return super().run(now, ask)
+
+    sweep = Long(world.engine, world.redis, settings)
+    sweeper = Sweeper(world.engine, sweep, sweep_seconds=0.01, idle_seconds=0.3)
+    try:
+        assert sweeper.round() is not None
+    finally:
+        sweeper.stop()
+
+
 def test_fault_in_one_round_does_not_end_the_rounds(world: Sweeping, settings: Settings) -> None:
     second_round = threading.Event()
 
     class Faulty(Sweep):
         num_rounds = 0
 
-        def run(self, now: float) -> Report:
+        def run(self, now: float, ask: Callable[[], float] | None = None) -> Report:
             self.num_rounds += 1
             if self.num_rounds == 1:
                 raise ZeroDivisionError
             second_round.set()
-            return super().run(now)
+            return super().run(now, ask)
 
     sweeper = Sweeper(world.engine, Faulty(world.engine, world.redis, settings), sweep_seconds=0.01)
     sweeper.start()

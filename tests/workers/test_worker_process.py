@@ -10,7 +10,7 @@ from sqlalchemy import text, update
 from sqlalchemy.orm import Session
 
 from db import jobs as db_jobs
-from db import workers
+from db import stream, workers
 from db.broker import make_app
 from db.models import Job
 from db.queue import push_front, queue_name
@@ -92,6 +92,15 @@ def test_a_published_cancel_ends_the_job_with_what_it_has_delivered(jobs: Jobs) 
     assert len(jobs.output(job_id).token_ids) == row.num_output_tokens
 
 
+def test_what_is_no_text_on_the_cancel_channel_harms_nobody(jobs: Jobs) -> None:
+    [job_id] = jobs.submit(prompts(1), max_tokens=LONG)
+    jobs.wait_streamed([job_id], 1)
+    channel = f"cancel.{jobs.row(job_id).worker_id}"
+    jobs.redis.publish(channel, b"\xff\xfe")
+    jobs.redis.publish(channel, str(job_id))
+    assert [row.status for row in jobs.wait_ended([job_id])] == ["cancelled"]
+
+
 def test_a_cancel_that_is_only_in_the_row_is_found(jobs: Jobs) -> None:
     [job_id] = jobs.submit(prompts(1), max_tokens=LONG)
     jobs.wait_streamed([job_id], 1)
@@ -106,7 +115,7 @@ def test_a_job_that_runs_too_long_expires_with_what_it_has(jobs: Jobs) -> None:
     [job_id] = jobs.submit(prompts(1), max_tokens=LONG, run_for=0.3)
     [row] = jobs.wait_ended([job_id])
     assert row.status == "expired"
-    assert row.error_code == "time_limit_passed"
+    assert row.error_code == "run_for_passed"
     assert 0 < (row.num_output_tokens or 0) < LONG
 
 
@@ -129,6 +138,40 @@ def test_a_job_revoked_before_it_was_pulled_is_cancelled_in_its_row(jobs: Jobs) 
     rows = jobs.wait_ended([*running, job_id])
     assert {row.status for row in rows} == {"cancelled"}
     assert jobs.row(job_id).attempt == 1
+
+
+def test_a_job_that_celery_could_not_take_is_run_all_the_same(jobs: Jobs) -> None:
+    held_up = jobs.submit(prompts(NUM_SEATS), max_tokens=LONG)
+    jobs.wait_streamed(held_up, 1)
+    [job_id] = jobs.submit(prompts(1))
+    name = queue_name(jobs.settings.served_name, 1)
+    [message] = jobs.redis.lrange(name, 0, -1)
+    jobs.redis.lset(name, 0, message.replace(b'"task": "generate"', b'"task": "nonsense"'))
+    jobs.redis.publish(f"cancel.{jobs.row(held_up[0]).worker_id}", str(held_up[0]))
+    [row] = jobs.wait_ended([job_id])
+    assert (row.status, row.attempt, row.crashes) == ("succeeded", 2, 0)
+    for each in held_up[1:]:
+        jobs.redis.publish(f"cancel.{jobs.row(each).worker_id}", str(each))
+    jobs.wait_ended(held_up)
+
+
+def test_celerys_cancel_consumer_and_add_consumer_turn_a_tier_off_and_on(jobs: Jobs) -> None:
+    control, low_queue = make_app(jobs.settings).control, queue_name(jobs.settings.served_name, 2)
+    inspect = control.inspect(timeout=PATIENCE_SECONDS, limit=1)
+
+    def is_read() -> bool:
+        [queues] = inspect.active_queues().values()
+        return low_queue in {queue["name"] for queue in queues}
+
+    control.cancel_consumer(low_queue)
+    wait_until(lambda: not is_read(), "the tier to be off")
+    [low] = jobs.submit(prompts(1), tier=2)
+    [high] = jobs.submit(prompts(1), tier=0)
+    jobs.wait_ended([high])
+    assert (jobs.row(low).status, jobs.row(low).attempt) == ("queued", 0)
+    control.add_consumer(low_queue)
+    assert [row.status for row in jobs.wait_ended([low])] == ["succeeded"]
+    assert is_read()
 
 
 def test_celery_shows_the_running_job_by_its_id_alone_and_the_tier_queues(jobs: Jobs) -> None:
@@ -177,7 +220,7 @@ def test_a_worker_that_was_declared_lost_comes_back_under_another_id(jobs: Jobs)
     assert lost_id is not None
     with Session(jobs.engine) as session:  # what the sweep does
         workers.mark_lost(session, [lost_id])
-        lost = db_jobs.requeue_lost(session, [lost_id], {job_id: jobs.num_streamed(job_id)})
+        lost = db_jobs.requeue_lost(session, [lost_id], stream.standings(jobs.redis, [job_id]))
         session.commit()
     push_front(jobs.redis, lost.ready)
     [row] = jobs.wait_ended([job_id])

@@ -68,6 +68,26 @@ def test_a_drained_worker_hands_its_jobs_back_uncharged_and_to_the_front(servers
     jobs.close()
 
 
+def test_a_job_that_waits_for_blocks_holds_nobody_up_and_is_handed_back_when_the_drain_begins(
+    servers: Servers, directory: Path
+) -> None:
+    sizes = {"kv_cache_tokens": 2048, "max_num_seqs": 8}  # 128 blocks
+    settings = make_settings(servers, directory, model_name="waits", drain_seconds=1000.0, **sizes)
+    jobs = Jobs(settings)
+    with WorkerProcess(settings, directory / "waits.log") as worker:
+        [long] = jobs.submit([[5] * 600], max_tokens=1400)
+        jobs.wait_streamed([long], 1)
+        [waits] = jobs.submit([[6] * 1500], max_tokens=8, tier=2)
+        wait_until(lambda: jobs.row(waits).status == "running", "the one that does not fit to be held")
+        [high] = jobs.submit(prompts(1), max_tokens=2, tier=0)
+        jobs.wait_ended([high])
+        worker.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: jobs.row(waits).status == "queued", "it to be handed back")
+        assert jobs.row(long).status == "running", worker.log
+    assert (jobs.row(waits).crashes, jobs.row(waits).started_at) == (0, None)
+    jobs.close()
+
+
 def test_a_cold_shutdown_hands_running_jobs_back_at_once(servers: Servers, directory: Path) -> None:
     settings = make_settings(servers, directory, model_name="cold", drain_seconds=1000.0)
     jobs = Jobs(settings)

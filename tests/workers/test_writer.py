@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from db import jobs
+from db.jobs import End
 from db.models import JobOutput, Status
 from db.stream import Token
 from tests.servers import Servers
@@ -92,6 +96,55 @@ def test_ends_wait_for_a_postgres_that_is_away(world: World, servers: Servers) -
     servers.postgres.start()
     assert world.writer.flush(timeout_seconds=60)
     assert world.written == [(held, True)]
+
+
+def test_a_read_only_postgres_costs_no_output(world: World) -> None:
+    held = make_held(texts=("Mill", " wheel"))
+    insert_running(world.engine, held)
+    held.end = held.ended_as(Status.SUCCEEDED, finish_reason="length")
+    set_read_only(world.engine, True)
+    try:
+        world.engine.dispose()
+        world.writer.put(held)
+        world.writer.start()
+        assert not world.writer.flush(timeout_seconds=0.3)
+    finally:
+        set_read_only(world.engine, False)
+        world.engine.dispose()  # what a failover does: new connections see a server that writes
+    assert world.writer.flush(timeout_seconds=60)
+    assert world.written == [(held, True)]
+    row = row_of(world.engine, held)
+    assert (row.status, row.num_output_tokens) == ("succeeded", 2)
+
+
+def set_read_only(engine: Engine, is_on: bool) -> None:
+    value = "on" if is_on else "off"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("SET default_transaction_read_only = off"))
+        name = connection.scalar(text("SELECT current_database()"))
+        connection.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {value}'))
+
+
+def test_a_lost_answer_is_remembered_when_a_neighbour_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    committed, refused = make_held(texts=("x",)), make_held()
+    refused.tokens = [Token(2**40, "x")]  # beyond the column
+    insert_running(world.engine, committed)
+    insert_running(world.engine, refused)
+    finish, num_tries = jobs.finish, 0
+
+    def lose_the_first_answer(session: Session, ends: list[End]) -> set[UUID]:
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries > 1:
+            return finish(session, ends)
+        finish(session, ends[:1])  # as if both had been committed, and then a standby promoted that had but one
+        session.commit()
+        raise OperationalError("COMMIT", {}, Exception("the answer was lost"))
+
+    monkeypatch.setattr(jobs, "finish", lose_the_first_answer)
+    world.write(committed, refused)
+    assert sorted(is_ours for _, is_ours in world.written) == [True, True]
+    assert row_of(world.engine, committed).status == "succeeded"
 
 
 def test_a_commit_whose_answer_was_lost_counts_as_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

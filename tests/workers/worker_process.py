@@ -161,7 +161,8 @@ class Jobs:
         return rows
 
     def num_streamed(self, job_id: UUID) -> int:
-        return stream.num_tokens_many(self.redis, [job_id]).get(job_id, 0)
+        standing = stream.standings(self.redis, [job_id]).get(job_id)
+        return 0 if standing is None else standing.num_tokens
 
     def wait_streamed(self, job_ids: Sequence[UUID], num_tokens: int) -> None:
         """Until each of the jobs has delivered that many tokens."""

@@ -47,6 +47,11 @@ class Engine:
         return len(self.scheduler.waiting)
 
     @property
+    def waiting_ids(self) -> list[str]:
+        """The sequences that are not running: they do not fit yet, or had to give way."""
+        return [sequence.id for sequence in self.scheduler.waiting]
+
+    @property
     def num_free_seats(self) -> int:
         """Seats that no sequence sits in or waits for."""
         return max(0, self.config.max_num_seqs - len(self._sequences))
