@@ -75,6 +75,7 @@ class Instance:
 @contextlib.contextmanager
 def running(directory: Path, **settings: str) -> Iterator[Instance]:
     """A started instance; killed at the end if the test has not stopped it."""
+    directory.mkdir(exist_ok=True)
     variables = environment(directory / "data", **settings)
     screen_path = directory / "screen.txt"
     with screen_path.open("wb") as screen:
@@ -117,9 +118,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def shell(line: str, directory: Path) -> str:
+def shell(line: str, directory: Path, **variables: str) -> str:
     """What a pasted line prints."""
-    done = subprocess.run(["sh", "-c", line], cwd=directory, capture_output=True, text=True, timeout=100, check=False)
+    argv, env = ["sh", "-c", line], os.environ | variables
+    done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{shlex.quote(line)}: {done.stderr}"
     return done.stdout
 

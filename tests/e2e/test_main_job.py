@@ -1,10 +1,11 @@
 """The main job, end to end: the real processes, the real model, what the first screen says to paste."""
 
 import json
+import shlex
 
 from standardwebhooks import Webhook
 
-from tests.e2e.instance import Instance, flower, served_model, shell, wait_until
+from tests.e2e.instance import HEADRACE, Instance, flower, served_model, shell, wait_until
 from tests.receiver import receiver
 
 
@@ -20,6 +21,14 @@ def test_the_pasted_curl_line_makes_a_job_that_succeeds(instance: Instance) -> N
 def test_the_pasted_submit_line_streams_a_text(instance: Instance) -> None:
     text = shell(instance.line("HEADRACE_URL=") + " -n 16", instance.run_dir.parent.parent)
     assert len(text.split()) > 5
+
+
+def test_tail_follows_a_job_that_was_submitted_before(instance: Instance) -> None:
+    with instance.client() as client:
+        body = {"model": served_model(client), "prompt": "Water", "max_tokens": 16}
+        job = client.post("/v1/jobs", json=body).json()
+        text = shell(f"{shlex.quote(HEADRACE)} tail {job['id']}", instance.run_dir, **instance.environment)
+        assert text.strip() == client.get(job["links"]["self"]).json()["output"]["text"].strip()
 
 
 def test_a_receiver_verifies_the_webhook_with_the_printed_secret(instance: Instance) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.instance import HEADRACE, Instance, is_running, running, wait_until
+from db.settings import Settings
+from tests.e2e.instance import HEADRACE, Instance, is_running, running, served_model, wait_until
 
 PROCESSES = ("postgres", "valkey", "api", "tasks", "worker", "beat", "flower")
 
@@ -71,6 +72,20 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path: Path, tiny_model: Path, 
         os.kill(instance.process.pid if victim == "up" else pids["supervisord"], signal.SIGKILL)
         wait_until(lambda: not any(is_running(pid) for pid in pids.values()), seconds=10)
         assert instance.process.wait(20) == (-signal.SIGKILL if victim == "up" else 1)
+
+
+def test_servers_that_exist_are_used_and_none_is_embedded(tmp_path: Path, tiny_model: Path, settings: Settings) -> None:
+    stores = {
+        "HEADRACE_DATABASE_URL": settings.resolved_database_url,
+        "HEADRACE_REDIS_URL": settings.resolved_redis_url,
+    }
+    with running(tmp_path / "its own", HEADRACE_MODEL=str(tiny_model), **stores) as instance:
+        instance.wait_until_ready()
+        assert set(PROCESSES) - set(instance.pids()) == {"postgres", "valkey"}
+        with instance.client() as client:
+            job = client.post("/v1/jobs", json={"model": served_model(client), "prompt": "a", "max_tokens": 4}).json()
+            assert client.get(job["links"]["self"], headers={"Prefer": "wait=60"}).json()["status"] == "succeeded"
+        assert instance.stop() == 0
 
 
 def is_ready(client: httpx.Client) -> bool:
