@@ -1,5 +1,7 @@
 """Connections to the two stores. Every process makes its own, once, and passes them on."""
 
+from typing import Any
+
 import redis
 import redis.asyncio
 from sqlalchemy import Engine, create_engine
@@ -9,6 +11,7 @@ from db.settings import Settings
 
 CONNECT_SECONDS = 5
 STATEMENT_SECONDS = 30  # longer than any statement of ours; keeps a stuck one from holding its locks for ever
+IDLE_SECONDS = 30  # between two statements of a transaction; the locks of a process that froze there are freed
 
 # libpq: a peer that vanished is noticed in 5 + 3 * 2 seconds instead of two hours.
 POSTGRES_OPTIONS = {
@@ -18,34 +21,27 @@ POSTGRES_OPTIONS = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # milliseconds
-    "options": f"-c statement_timeout={STATEMENT_SECONDS}s -c timezone=UTC",
+    "options": f"-c statement_timeout={STATEMENT_SECONDS}s -c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
+    " -c timezone=UTC",
     "application_name": "headrace",
+}
+ENGINE_OPTIONS: dict[str, Any] = {
+    "pool_pre_ping": True,
+    "pool_timeout": CONNECT_SECONDS,
+    "hide_parameters": True,  # an error's text is logged, and parameters are what clients wrote
+    "connect_args": POSTGRES_OPTIONS,
 }
 
 
 def make_engine(settings: Settings, *, pool_size: int = 5) -> Engine:
     """A synchronous engine on psycopg 3: workers, the sweep and the command line."""
-    return create_engine(
-        settings.resolved_database_url,
-        pool_size=pool_size,
-        max_overflow=pool_size,
-        pool_pre_ping=True,
-        pool_timeout=CONNECT_SECONDS,
-        hide_parameters=True,  # an error's text is logged, and parameters are what clients wrote
-        connect_args=POSTGRES_OPTIONS,
-    )
+    return create_engine(settings.resolved_database_url, pool_size=pool_size, max_overflow=pool_size, **ENGINE_OPTIONS)
 
 
 def make_async_engine(settings: Settings, *, pool_size: int = 10) -> AsyncEngine:
     """An asynchronous engine on psycopg 3: the API."""
     return create_async_engine(
-        settings.resolved_database_url,
-        pool_size=pool_size,
-        max_overflow=pool_size,
-        pool_pre_ping=True,
-        pool_timeout=CONNECT_SECONDS,
-        hide_parameters=True,  # an error's text is logged, and parameters are what clients wrote
-        connect_args=POSTGRES_OPTIONS,
+        settings.resolved_database_url, pool_size=pool_size, max_overflow=pool_size, **ENGINE_OPTIONS
     )
 
 
