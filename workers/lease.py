@@ -36,6 +36,7 @@ ROUND_SECONDS = 2.0  # at most; less when leases are renewed more often
 # does. After that the lease is not renewed, and after as long again the engine counts as hung for good.
 STUCK_STEPS = 3.0
 HUNG_TIMES = 2.0
+FROZEN_LEASES = 0.5  # a pause that lasts so many leases longer than it was to: the whole process stood still
 
 
 class EngineHung(Exception):
@@ -81,6 +82,7 @@ class Lease(WorkerThread):
         self.status = "loading"  # whoever changes the phase: engine thread, then the hub thread
         self._renewed_status: str | None = None  # this thread
         self._unheld: dict[tuple[UUID, int], int] = {}  # this thread: rounds for which a row was not held here
+        self._awake_since = 0.0  # this thread: monotonic; when the process last stood still
         self.worker_id = new_id()  # this thread; others read it, and what they claim carries it
         self.renewed_at: float | None = None  # this thread: monotonic; None: not yet
         self.clock_offset = 0.0  # this thread: seconds to add to our clock to have Postgres's
@@ -132,8 +134,15 @@ class Lease(WorkerThread):
                 self._outage.over()
             except (SQLAlchemyError, redis.RedisError) as error:
                 self._outage.seen(error)
-            self._wake.wait(self._round_seconds)
-            self._wake.clear()
+            self._pause()
+
+    def _pause(self) -> None:
+        began = monotonic()
+        self._wake.wait(self._round_seconds)
+        self._wake.clear()
+        seconds_late = monotonic() - began - self._round_seconds
+        if seconds_late > FROZEN_LEASES * self._settings.lease_seconds:
+            self._awake_since = monotonic()
 
     def round(self) -> None:
         """Renew when it is due, then reconcile. Raises what the stores raise."""
@@ -144,13 +153,17 @@ class Lease(WorkerThread):
             self._free_predecessors()
             self._is_first = True
 
+    def _seconds_stuck(self) -> float:
+        """For how long the engine has retired no step while the process ran: one frozen with it is not stuck."""
+        return min(self._loop.seconds_stuck(), monotonic() - self._awake_since)
+
     def _patience(self) -> float:
         """How many seconds a step may take before the engine counts as stuck."""
         return max(self._settings.lease_seconds, STUCK_STEPS * self._loop.longest_step_seconds)
 
     def _check_engine(self) -> None:
         """End the process of an engine that hangs. Its jobs are charged, as after any crash."""
-        seconds_stuck, patience = self._loop.seconds_stuck(), HUNG_TIMES * self._patience()
+        seconds_stuck, patience = self._seconds_stuck(), HUNG_TIMES * self._patience()
         if seconds_stuck > patience:
             self._on_failure(
                 EngineHung(
@@ -188,7 +201,7 @@ class Lease(WorkerThread):
         return is_time or self._is_doubted or self.status != self._renewed_status
 
     def _renew(self) -> None:
-        seconds_stuck = self._loop.seconds_stuck()
+        seconds_stuck = self._seconds_stuck()
         if seconds_stuck > self._patience():
             log.error("the engine is stuck; the lease is not renewed", extra={"seconds": seconds_stuck})
             return

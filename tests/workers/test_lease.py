@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from uuid import UUID
 
 import pytest
@@ -128,6 +129,28 @@ def test_a_machine_whose_steps_are_long_is_not_taken_for_stuck(world: World) -> 
     world.loop.longest_step_seconds, world.loop.stuck = 10.0, 29.0
     world.lease.round()
     assert world.row().renewed_at > before
+
+
+def test_an_engine_that_stood_still_with_its_whole_process_is_not_taken_for_hung(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = monotonic()
+    monkeypatch.setattr("workers.lease.monotonic", lambda: clock)
+
+    def freeze(timeout: float) -> None:
+        nonlocal clock
+        clock += timeout + 60
+
+    monkeypatch.setattr(world.lease._wake, "wait", freeze)
+    world.loop.stuck = 60.0
+    world.lease._pause()
+    world.lease.round()
+    assert world.failures == []
+    clock += 12.1  # two leases, of which the engine has made no use
+    world.loop.stuck = 72.1
+    world.lease.round()
+    [failure] = world.failures
+    assert isinstance(failure, EngineHung)
 
 
 def test_an_engine_that_hangs_ends_its_process(world: World) -> None:

@@ -1,5 +1,7 @@
 """The puller against both stores, pull by pull: what it takes, leaves, and puts back."""
 
+from uuid import UUID
+
 import pytest
 import redis
 from sqlalchemy import Engine
@@ -140,11 +142,11 @@ def test_claimed_jobs_are_released_when_their_streams_cannot_be_opened(
 ) -> None:
     job_ids = world.submit(2)
 
-    def fail(*_: object, **__: object) -> stream.Opened:
+    def fail(*_: object, **__: object) -> dict[UUID, stream.Opened]:
         raise redis.ConnectionError("Redis is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(stream, "open", fail)
+        patch.setattr(stream, "open_many", fail)
         with pytest.raises(redis.ConnectionError):
             world.puller.pull()
     assert world.statuses(job_ids) == ["queued", "queued"]

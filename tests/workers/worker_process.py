@@ -60,12 +60,12 @@ def wait_until(is_so: Callable[[], Any], what: str) -> Any:
 
 
 class WorkerProcess:
-    """`celery -A workers.app worker`, exactly as `headrace worker` starts it."""
+    """`celery -A workers.app worker`, exactly as `headrace worker` starts it; `app` names another module."""
 
-    def __init__(self, settings: Settings, log_path: Path) -> None:
+    def __init__(self, settings: Settings, log_path: Path, *, app: str = "workers.app") -> None:
         self.settings = settings
         self.log_path = log_path
-        program, *arguments = engine_worker_argv(settings)
+        program, *arguments = [app if part == "workers.app" else part for part in engine_worker_argv(settings)]
         with log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [str(Path(sys.executable).with_name(program)), *arguments],
@@ -90,6 +90,13 @@ class WorkerProcess:
         """As the kernel does when memory runs out."""
         self.process.kill()
         self.process.wait()
+
+    def freeze(self) -> None:
+        """As a debugger, a paused container or a machine that swaps does."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
     def terminate(self) -> int:
         """Drain, and return the exit code."""
