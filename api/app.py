@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from api import completions, deliveries, docs, events, health, jobs, models, queues
+from api import completions, deliveries, docs, events, health, jobs, models, queues, replays
 from api.auth import AuthMiddleware
 from api.body_limit import BodyLimitMiddleware
 from api.errors import add_error_handlers
@@ -18,7 +18,7 @@ from api.services import open_services
 from api.warm import keep_warm
 from db.settings import Settings, get_settings
 
-ROUTERS = (jobs, events, completions, queues, models, deliveries, health)  # their order at /docs
+ROUTERS = (jobs, replays, events, completions, queues, models, deliveries, health)  # their order at /docs
 
 log = logging.getLogger(__name__)
 

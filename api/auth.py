@@ -91,7 +91,7 @@ def _password(encoded: str) -> str | None:
 
 
 async def _find(services: Services, key: str) -> ApiKey | None:
-    async with services.sessions() as session:
+    async with services.autocommit() as session:
         return await find_key(session, key)
 
 

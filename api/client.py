@@ -64,13 +64,7 @@ class Client:
 
     def submit(self, body: Json) -> Json:
         """The accepted job. Sent again when the answer is lost, under one idempotency key, so that it runs once."""
-        headers = {"Idempotency-Key": str(uuid4())}
-        try:
-            return self._json("POST", "/v1/jobs", json=body, headers=headers)
-        except ServerUnreachable as error:
-            if isinstance(error.__cause__, httpx.ConnectError):
-                raise
-            return self._json("POST", "/v1/jobs", json=body, headers=headers)
+        return self._post_once("/v1/jobs", body, str(uuid4()))
 
     def get(self, job_id: str, *, wait_seconds: int = 0) -> Json:
         """The job as it stands; with `wait_seconds`, as soon as it has ended or after that long."""
@@ -106,6 +100,23 @@ class Client:
     def cancel(self, job_id: str) -> Json:
         """The job, ended: cancelled now, or as it had ended before."""
         return self._json("POST", f"{_path(job_id)}/cancel")
+
+    def list_jobs(self, parameters: Json) -> Json:
+        """A page of jobs, the newest first."""
+        return self._json("GET", "/v1/jobs", params=parameters)
+
+    def replay(self, job_id: str) -> Json:
+        """The new job that repeats an ended one."""
+        return self._post_once(f"{_path(job_id)}/replay", {}, str(uuid4()))
+
+    def replay_many(self, body: Json, idempotency_key: str) -> Json:
+        """A page of replays, by filter. Waits while the queue is full, as long as a server may be away."""
+        retry = _Retry(self._patience_seconds)
+        while True:
+            try:
+                return self._post_once("/v1/jobs/replay", body, idempotency_key)
+            except RequestRefused as refused:
+                retry.pause_or_raise(refused)
 
     def queues(self) -> list[Json]:
         """Depth of each model's tiers."""
@@ -149,8 +160,18 @@ class Client:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
-    def _json(self, method: str, path: str, *, json: Json | None = None, headers: Json | None = None) -> Json:
-        response = self._send(method, path, json=json, headers=headers)
+    def _post_once(self, path: str, body: Json, idempotency_key: str) -> Json:
+        """Post; again, under the same key, when the answer was lost."""
+        headers = {"Idempotency-Key": idempotency_key}
+        try:
+            return self._json("POST", path, json=body, headers=headers)
+        except ServerUnreachable as error:
+            if isinstance(error.__cause__, httpx.ConnectError):
+                raise
+            return self._json("POST", path, json=body, headers=headers)
+
+    def _json(self, method: str, path: str, **content: Json) -> Json:
+        response = self._send(method, path, **content)
         if not response.is_success:
             raise _refusal(response)
         body = _json_of(response)
@@ -158,9 +179,10 @@ class Client:
             raise ServerUnreachable(f"what answers at {self.url} is not Headrace")
         return body
 
-    def _send(self, method: str, path: str, *, json: Json | None = None, headers: Json | None = None) -> httpx.Response:
+    def _send(self, method: str, path: str, **content: Json) -> httpx.Response:
+        """`content`: httpx's json, params and headers."""
         try:
-            return self._http.request(method, path, json=json, headers=headers)
+            return self._http.request(method, path, **content)  # type: ignore[arg-type]
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
 

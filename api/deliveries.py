@@ -59,7 +59,7 @@ class DeliveryList(BaseModel):
 async def list_deliveries(services: ServicesDep, caller: CallerDep, job_id: JobId) -> DeliveryList:
     """Every delivery of the job's event, with each attempt's answer: where to look when a webhook did not arrive."""
     row = await find_job(services, caller.tenant, job_id)
-    async with services.sessions() as session:
+    async with services.autocommit() as session:
         deliveries = await webhooks.deliveries_of(session, row.job.id)
     event_type = f"job.{row.job.status}"  # a job has one event, that of its end
     return DeliveryList(data=[_delivery(each, event_type) for each in deliveries])

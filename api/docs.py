@@ -42,7 +42,7 @@ curl -s http://127.0.0.1:8000/v1/jobs -H "Authorization: Bearer $HEADRACE_API_KE
 * **OpenAI clients** work unchanged with the base URL `/v1` of this server.
 """
 TAGS = [
-    {"name": "Jobs", "description": "Submit, look, wait, stream, cancel. `high` goes before `normal` before `low`."},
+    {"name": "Jobs", "description": "Submit, look, wait, stream, cancel, replay. `high` before `normal` before `low`."},
     {"name": "OpenAI", "description": "The same jobs for OpenAI clients."},
     {"name": "Queues and models", "description": "What is served, and how much waits."},
     {"name": "Webhooks", "description": "What became of the events that were sent to you."},

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -54,7 +55,7 @@ def not_found(what: str, public_id: str) -> ApiError:
 
 def retry_after(seconds: float) -> dict[str, str]:
     """Headers that tell a client when to try again; whole seconds for the standard one, never zero."""
-    return {"Retry-After": str(max(1, round(seconds))), "retry-after-ms": str(max(1, round(seconds * 1000)))}
+    return {"Retry-After": str(max(1, ceil(seconds))), "retry-after-ms": str(max(1, ceil(seconds * 1000)))}
 
 
 def error_body(status: int, message: str, *, code: str | None, param: str | None = None) -> dict[str, Any]:

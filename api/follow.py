@@ -57,7 +57,7 @@ async def find_job(services: Services, tenant: str, public: str, *, prefix: str 
 
 async def load_job(services: Services, tenant: str, job_id: UUID) -> JobRow | None:
     """The job as Postgres has it now; None when the tenant has no such job."""
-    async with services.sessions() as session:
+    async with services.autocommit() as session:
         return await job_queries.get(session, tenant, job_id)
 
 

@@ -17,7 +17,7 @@ from db.job_queries import Depth
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 3.0
-STALLED_SECONDS = 120.0  # jobs waited for so long, and none runs and none has started in the last minute
+STALLED_SECONDS = 120.0  # jobs waited for so long, and none runs and none has started in the last two minutes
 
 METRICS_EXAMPLE = 'headrace_jobs_queued{model="MODEL",tier="high"} 0.0'
 
@@ -75,7 +75,7 @@ async def metrics(services: ServicesDep) -> Response:
     depths: list[Depth] = []
     live: list[str] = []
     try:
-        async with services.sessions() as session:
+        async with services.autocommit() as session:
             depths = await job_queries.queue_depths(session)
             live = [worker.model for worker in await workers.live(session, services.settings.lease_seconds)]
     except Exception as error:  # the process's own numbers are worth having when Postgres is away
@@ -96,7 +96,7 @@ async def _checked(name: str, check: Awaitable[str]) -> str:
 
 
 async def _ping_postgres(services: Services) -> str:
-    async with services.sessions() as session:
+    async with services.autocommit() as session:
         await session.execute(text("SELECT 1"))
     return "ok"
 
@@ -113,6 +113,6 @@ async def _check_queue(services: Services) -> str:
             continue
         waited = time.time() - depth.oldest_ready_at
         pace = await services.pace(depth.model)
-        if waited > STALLED_SECONDS and pace.num_running == 0 and pace.starts_per_second == 0:
+        if waited > STALLED_SECONDS and pace.num_running == 0 and pace.rate is None:
             return f"{depth.ready} jobs of '{depth.model}' wait, the oldest for {waited:.0f} s, and nothing starts"
     return "ok"

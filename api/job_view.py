@@ -1,17 +1,22 @@
 """A job's row as its JSON, and as the tokens of its output."""
 
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
 from api.pace import estimate
-from api.schemas import JobError, JobOutput, JobView, Links, TokenLogprobs, Usage
+from api.schemas import Crash, JobError, JobOutput, JobView, Links, TokenLogprobs, Usage
 from api.services import Services
 from db import job_queries
 from db import models as tables
 from db.ids import public_id
 from db.job_queries import JobRow
 from db.models import ENDED, Job, Status
+from db.order import overtaken_seconds
 from db.settings import TIERS
 from db.stream import Token
 
-PREFIX = "job_"
+PREFIX, WORKER_PREFIX = "job_", "worker_"
 
 
 def view_of(row: JobRow) -> JobView:
@@ -28,6 +33,8 @@ def view_of(row: JobRow) -> JobView:
             "output": _output(job, row.output) if is_ended and row.output is not None else None,
             "usage": _usage(job) if is_ended else None,
             "error": _error(job) if is_ended else None,
+            "crashes": [_crash(crash) for crash in job.crash_log or []],
+            "replay_of": None if job.replay_of is None else public_id(PREFIX, job.replay_of),
             "metadata": sent.metadata_,
             "webhook_url": sent.webhook_url,
             "links": _links(public_id(PREFIX, job.id)),
@@ -40,13 +47,16 @@ async def live_view(services: Services, row: JobRow) -> JobView:
     view = view_of(row)
     if row.job.status != Status.QUEUED:
         return view
-    async with services.sessions() as session:
+    async with services.autocommit() as session:
         position = await job_queries.position(session, row.job, services.settings)
+        now = datetime.now(UTC)
         if position is None:  # it started in between
             latest = await job_queries.get(session, row.job.tenant, row.job.id)
             return view if latest is None else view_of(latest)
     pace = await services.pace(row.job.model)
-    return view.model_copy(update={"position": position, "estimate": estimate(pace, position)})
+    overtaken = overtaken_seconds(row.job.tier, row.job.ready_at, now, services.settings)
+    when = estimate(pace, position, tier=row.job.tier, overtaken_seconds=overtaken, now=now)
+    return view.model_copy(update={"position": position, "estimate": when})
 
 
 def tokens_of(output: tables.JobOutput | None) -> list[Token]:
@@ -94,6 +104,16 @@ def _error(job: Job) -> JobError | None:
         return None
     code = job.error_code or f"job_{job.status}"
     return JobError(code=code, message=job.error_message or f"The job ended as {job.status}.")
+
+
+def _crash(crash: dict[str, Any]) -> Crash:
+    return Crash(
+        attempt=crash["attempt"],
+        worker_id=public_id(WORKER_PREFIX, UUID(crash["worker"])),
+        worker=crash.get("name"),
+        at=crash["at"],
+        tokens=crash["tokens"],
+    )
 
 
 def _links(public: str) -> Links:

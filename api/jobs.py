@@ -10,7 +10,7 @@ from api.auth import CallerDep
 from api.cancel import cancel
 from api.errors import NO_RETRY, ApiError, invalid, not_found
 from api.examples import JOB_EXAMPLES
-from api.fields import MAX_METADATA_PAIRS, ModelName, Tier
+from api.fields import MAX_METADATA_PAIRS, ModelName, Moment, Tier
 from api.follow import find_job, wait_for_end
 from api.job_view import PREFIX, live_view, view_of
 from api.schemas import DeletedJob, JobCreate, JobId, JobList, JobView, StatusName, error_replies
@@ -19,6 +19,7 @@ from api.submission import Submission
 from api.submit import submit
 from db import job_queries, jobs
 from db.ids import parse_id, public_id
+from db.job_filter import JobFilter
 from db.models import ENDED, Status
 from db.settings import TIERS
 
@@ -41,6 +42,11 @@ WAIT_HEADER = Header(
     description="`wait=N` answers once the job has ended, at the latest after N seconds (at most 60).",
     examples=["wait=10"],
 )
+IDEMPOTENCY_HEADER = Header(
+    alias="Idempotency-Key",
+    description="Any text of your choice, unique per job: sending the same body with it again, after a timeout "
+    "for example, returns the first job instead of making another.",
+)
 JOB_HEADERS = {"Location": {"description": "The job's path.", "schema": {"type": "string"}}}
 
 
@@ -56,14 +62,7 @@ async def submit_job(
     caller: CallerDep,
     response: Response,
     body: Annotated[JobCreate, Body(openapi_examples=JOB_EXAMPLES)],
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            alias="Idempotency-Key",
-            description="Any text of your choice, unique per job: sending the same body with it again, after a timeout "
-            "for example, returns the first job instead of making another.",
-        ),
-    ] = None,
+    idempotency_key: Annotated[str | None, IDEMPOTENCY_HEADER] = None,
 ) -> JobView:
     """Queue a generation and return at once with its place in the queue. Accepted means kept: it reaches an end.
 
@@ -114,17 +113,31 @@ async def list_jobs(
     status: Annotated[StatusName | None, Query(description="Only jobs in this status.")] = None,
     tier: Annotated[Tier | None, Query(description="Only jobs of this tier.")] = None,
     model: Annotated[ModelName | None, Query(description="Only jobs of this model.")] = None,
+    since: Annotated[Moment | None, Query(description="Only jobs that ended then or later (RFC 3339).")] = None,
+    until: Annotated[Moment | None, Query(description="Only jobs that ended before (RFC 3339).")] = None,
+    replayed: Annotated[
+        bool | None, Query(description="`false`: only jobs without a replay; `true`: only those with one.")
+    ] = None,
 ) -> JobList:
-    """Your jobs, newest first, in pages. `metadata[key]=value`, also several of them, selects by your own pairs."""
+    """Your jobs, newest first, in pages. `metadata[key]=value`, also several of them, selects by your own pairs.
+
+    `status=dead&replayed=false` is the dead-letter list: each with its reason, and its `crashes` with their workers.
+    """
+    wanted = JobFilter(
+        status=None if status is None else Status(status),
+        tier=None if tier is None else TIERS.index(tier),
+        model=model,
+        metadata=_metadata_filter(request),
+        since=since,
+        until=until,
+        is_replayed=replayed,
+    )
     async with services.sessions() as session:
         rows = await job_queries.list_jobs(
             session,
             caller.tenant,
-            status=None if status is None else Status(status),
-            tier=None if tier is None else TIERS.index(tier),
-            model=model,
-            metadata=_metadata_filter(request),
-            after=_parse_after(after),
+            wanted=wanted,
+            after=parse_after(after),
             limit=limit + 1,  # one more tells whether there is a next page
         )
     page = [view_of(row) for row in rows[:limit]]
@@ -195,7 +208,8 @@ def _parse_wait(prefer: str | None) -> int | None:
     return None
 
 
-def _parse_after(after: str | None) -> UUID | None:
+def parse_after(after: str | None) -> UUID | None:
+    """The job that a page begins after."""
     if after is None:
         return None
     job_id = parse_id(PREFIX, after)

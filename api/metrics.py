@@ -32,6 +32,9 @@ class Metrics:
         self.open_streams = self._gauge("open_streams", "Readers of token streams.", [])
         self._queued = self._gauge("jobs_queued", "Jobs ready and waiting for a seat.", ["model", "tier"])
         self._parked = self._gauge("jobs_parked", "Jobs waiting for earlier ones of their key.", ["model", "tier"])
+        self._tokens = self._gauge(
+            "tokens_queued", "Tokens, of prompts and max_tokens, of waiting jobs.", ["model", "tier"]
+        )
         self._running = self._gauge("jobs_running", "Jobs held by a worker.", ["model", "tier"])
         self._workers = self._gauge("workers", "Engine workers with a live lease.", ["model"])
 
@@ -44,12 +47,13 @@ class Metrics:
 
     def render(self, depths: Iterable[Depth], live_workers: Iterable[str]) -> bytes:
         """The text format of Prometheus. `live_workers` has the model of each live worker."""
-        for gauge in (self._queued, self._parked, self._running, self._workers):
+        for gauge in (self._queued, self._parked, self._tokens, self._running, self._workers):
             gauge.clear()
         for depth in depths:
             labels = (depth.model, TIERS[depth.tier])
             self._queued.labels(*labels).set(depth.ready)
             self._parked.labels(*labels).set(depth.parked)
+            self._tokens.labels(*labels).set(depth.num_tokens)
             self._running.labels(*labels).set(depth.running)
         for model in live_workers:
             self._workers.labels(model).inc()

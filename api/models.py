@@ -61,7 +61,7 @@ async def get_model(
 
 async def load_models(services: Services) -> list[Model]:
     """Every model with a worker's card, by name."""
-    async with services.sessions() as session:
+    async with services.autocommit() as session:
         cards = await workers.models(session)
         live = await workers.live(session, services.settings.lease_seconds)
     by_name = {card.model: card for card in cards}

@@ -17,7 +17,7 @@ async def prompt_token_ids(services: Services, card: Worker, submission: Submiss
         token_ids = await _encode(services, card, submission.prompt, param=param)
     else:
         token_ids = submission.prompt or []
-        _check_token_ids(card, token_ids)
+        check_token_ids(card, token_ids)
     if not token_ids:
         raise invalid(f"'{param}' has no tokens; there must be at least one to continue from.", param=param)
     return token_ids
@@ -29,8 +29,15 @@ def fit(card: Worker, num_prompt_tokens: int, submission: Submission) -> int:
     wanted = submission.max_tokens
     if wanted is None:
         wanted = max(1, min(submission.default_max_tokens, room))
+    check_fit(card, num_prompt_tokens, wanted, prompt_param="prompt" if submission.messages is None else "messages")
+    return wanted
+
+
+def check_fit(card: Worker, num_prompt_tokens: int, wanted: int, *, prompt_param: str) -> None:
+    """Raise the 400 with the numbers when a prompt and `wanted` tokens of output can never fit."""
+    room = min(card.max_model_len, card.num_blocks * card.block_size) - num_prompt_tokens
     if wanted <= room:
-        return wanted
+        return
     total = num_prompt_tokens + wanted
     if total > card.max_model_len:
         limit = f"'{card.model}' takes {card.max_model_len:,} in all"
@@ -40,7 +47,7 @@ def fit(card: Worker, num_prompt_tokens: int, submission: Submission) -> int:
     raise invalid(
         f"The prompt has {num_prompt_tokens:,} tokens and max_tokens is {wanted:,}, together {total:,}; {limit}. "
         f"{way_out}.",
-        param="max_tokens" if room > 0 else ("messages" if submission.messages is not None else "prompt"),
+        param="max_tokens" if room > 0 else prompt_param,
         code="context_length_exceeded",
     )
 
@@ -79,7 +86,8 @@ async def _render(services: Services, card: Worker, messages: list[dict[str, str
         raise invalid(message, param="messages", code="chat_template_error") from error
 
 
-def _check_token_ids(card: Worker, token_ids: list[int]) -> None:
+def check_token_ids(card: Worker, token_ids: list[int]) -> None:
+    """Raise the 400 for a token id that the model has not."""
     worst = max(token_ids, default=0)
     if worst >= card.vocab_size:
         raise invalid(

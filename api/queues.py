@@ -25,6 +25,7 @@ class Queue(BaseModel):
     queued: int = Field(description="Jobs ready and waiting for a seat: the length of the list in Redis.")
     parked: int = Field(description="Jobs that wait for earlier ones of their key; they become ready by themselves.")
     running: int = Field(description="Jobs that a worker holds.")
+    waiting_tokens: int = Field(description="Tokens, of prompts and `max_tokens`, of the queued and the parked jobs.")
     oldest_wait_seconds: float | None = Field(description="How long the first one waits; null when none does.")
 
 
@@ -40,7 +41,7 @@ class QueueList(BaseModel):
 )
 async def list_queues(services: ServicesDep, caller: CallerDep) -> QueueList:
     """How many jobs wait and run, of all keys together, per model and tier; empty queues are listed too."""
-    async with services.sessions() as session:
+    async with services.autocommit() as session:
         depths = {(depth.model, depth.tier): depth for depth in await job_queries.queue_depths(session)}
         served = {worker.model for worker in await workers.models(session)}
     models = sorted(served | {model for model, _ in depths})
@@ -59,6 +60,7 @@ def _queue(model: str, tier: int, depth: Depth | None) -> Queue:
             "queued": depth.ready if depth else 0,
             "parked": depth.parked if depth else 0,
             "running": depth.running if depth else 0,
+            "waiting_tokens": depth.num_tokens if depth else 0,
             "oldest_wait_seconds": wait,
         }
     )

@@ -53,10 +53,15 @@ class JobCreate(GenerationFields):
 
 
 class Estimate(BaseModel):
-    """When a queued job will probably start, from how fast jobs of its model started in the last minute."""
+    """When a queued job will probably start, from how fast, and how evenly, its model's jobs started of late."""
 
     start_in_seconds: float = Field(description="Seconds from now.", examples=[3.5])
     start_at: datetime = Field(description="The same as a time.")
+    earliest: datetime = Field(
+        description="Nine starts in ten are between `earliest` and `latest`, which come from the variance of the "
+        "starts per second and from how many were measured. This one is for no more arrivals in better tiers."
+    )
+    latest: datetime = Field(description="The end of that interval: better tiers go on arriving as they did.")
 
 
 class TokenLogprobs(BaseModel):
@@ -96,6 +101,16 @@ class JobError(BaseModel):
     message: str = Field(description="For people.", examples=["The job did not start by 2026-01-01T12:00:00Z."])
 
 
+class Crash(BaseModel):
+    """An attempt that ended with its worker."""
+
+    attempt: int = Field(description="Which attempt it was.", examples=[1])
+    worker_id: str = Field(description="The worker that was lost; a restarted one has another id.")
+    worker: str | None = Field(description="The worker's name.", examples=["engine@gpu-3"])
+    at: datetime = Field(description="When the loss was noticed.")
+    tokens: int = Field(description="How many tokens the job had written by then.", examples=[0])
+
+
 class Links(BaseModel):
     """Paths of what belongs to the job."""
 
@@ -110,7 +125,7 @@ class JobView(BaseModel):
 
     id: str = Field(description="Its id.", examples=["job_0193e4c2a1b47c3d8e5f60718293a4b5"])
     object: Literal["job"] = Field("job", description="Always `job`.")
-    kind: Literal["job", "completion"] = Field(description="`completion`: submitted by POST /v1/completions.")
+    kind: Literal["job", "completion"] = Field(description="`completion`: sent to POST /v1/completions, or a replay.")
     model: str = Field(description="The model it runs on.", examples=["MODEL"])
     status: StatusName = Field(
         description="queued → running → succeeded | failed | cancelled | expired | dead. A running job whose worker "
@@ -131,6 +146,10 @@ class JobView(BaseModel):
     output: JobOutput | None = Field(description="What was written; null before the end, and in lists.")
     usage: Usage | None = Field(description="Tokens counted; null before the end.")
     error: JobError | None = Field(description="Why it did not succeed; null otherwise.")
+    crashes: list[Crash] = Field(
+        description="The attempts whose worker was lost before they got any further; with the third the job is `dead`."
+    )
+    replay_of: str | None = Field(description="The ended job that this one repeats; null unless it is a replay.")
     metadata: dict[str, str] = Field(description="As sent.", examples=[{"chapter": "1"}])
     webhook_url: str | None = Field(description="As sent.")
     start_by: datetime | None = Field(description="As sent.")

@@ -18,8 +18,9 @@ from api.pace import Pace, measure
 from api.stream import StreamHub
 from api.texts import Texts
 from db import job_queries
-from db.job_queries import Depth
+from db.job_queries import Depth, Load
 from db.models import ApiKey, Worker
+from db.rates import Drain
 from db.session import make_async_engine, make_async_redis
 from db.settings import Settings
 
@@ -39,6 +40,9 @@ class Services:
     settings: Settings
     engine: AsyncEngine
     sessions: async_sessionmaker[AsyncSession]
+    # Each statement is its own transaction: for reads, and for a write that is one statement. It saves two round trips,
+    # and the ROLLBACK that would end a read makes psycopg forget the connection's prepared statements.
+    autocommit: async_sessionmaker[AsyncSession]
     redis: Redis
     hub: StreamHub
     metrics: Metrics
@@ -47,7 +51,9 @@ class Services:
     cards: TtlCache[str, Worker | None] = field(default_factory=lambda: TtlCache(CARD_SECONDS))
     paces: TtlCache[str, Pace] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     depths: TtlCache[None, list[Depth]] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
-    key_depths: TtlCache[UUID, int] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
+    key_loads: TtlCache[UUID, Load] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
+    # Of a key, or of a model's tier.
+    drains: TtlCache[UUID | tuple[str, int], Drain] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     example_models: TtlCache[None, str | None] = field(default_factory=lambda: TtlCache(EXAMPLE_SECONDS))
     reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS))  # of token streams
     # Work that outlives its request, such as cancelling the job of a client that left. Written by the event loop.
@@ -57,7 +63,7 @@ class Services:
         """Every model's and tier's depth, at most a second old."""
 
         async def load() -> list[Depth]:
-            async with self.sessions() as session:
+            async with self.autocommit() as session:
                 return await job_queries.queue_depths(session)
 
         return await self.depths.get(None, load)
@@ -66,8 +72,9 @@ class Services:
         """How fast jobs of `model` start, at most a second old."""
 
         async def load() -> Pace:
-            async with self.sessions() as session:
-                return await measure(session, model, self.settings)
+            depths = [depth for depth in await self.queue_depths() if depth.model == model]
+            async with self.autocommit() as session:
+                return await measure(session, model, depths, self.settings)
 
         return await self.paces.get(model, load)
 
@@ -88,13 +95,14 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
     """The services, connected lazily: the API starts, and answers 503, while the stores are away."""
     engine = make_async_engine(settings)
     sessions = async_sessionmaker(engine, expire_on_commit=False)
+    autocommit = async_sessionmaker(engine.execution_options(isolation_level="AUTOCOMMIT"), expire_on_commit=False)
     redis = make_async_redis(settings)
 
     async def statuses(job_ids: list[UUID]) -> dict[UUID, str]:
-        async with sessions() as session:
+        async with autocommit() as session:
             return await job_queries.statuses(session, job_ids)
 
-    services = Services(settings, engine, sessions, redis, StreamHub(redis, statuses), metrics)
+    services = Services(settings, engine, sessions, autocommit, redis, StreamHub(redis, statuses), metrics)
     services.hub.start()
     try:
         yield services
@@ -106,7 +114,7 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
         await engine.dispose()
 
 
-def _services(request: Request) -> Services:
+async def _services(request: Request) -> Services:  # a plain function would be run on a thread, for each request
     services = request.app.state.services
     assert isinstance(services, Services)
     return services

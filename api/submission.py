@@ -24,12 +24,16 @@ class Submission:
     idempotency_key: str | None
 
     def __post_init__(self) -> None:
-        key = self.idempotency_key
-        if key is not None and not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
-            message = f"Idempotency-Key has {len(key)} characters; it takes 1 to {MAX_IDEMPOTENCY_KEY}."
-            raise invalid(message, param="Idempotency-Key")
+        check_idempotency_key(self.idempotency_key)
 
     def digest(self) -> bytes:
         """Of the fields that were sent, in whatever order. Defaults are left out: a later version may have others."""
         body = self.sent.model_dump(mode="json", exclude_unset=True)
         return hashlib.sha256(json.dumps([self.kind, body], sort_keys=True, separators=(",", ":")).encode()).digest()
+
+
+def check_idempotency_key(key: str | None) -> None:
+    """Raise the 400 for a key that is empty or too long."""
+    if key is not None and not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
+        message = f"Idempotency-Key has {len(key)} characters; it takes 1 to {MAX_IDEMPOTENCY_KEY}."
+        raise invalid(message, param="Idempotency-Key")

@@ -4,6 +4,7 @@ Jobs and completions are submitted by the same `submit`; what differs is how the
 """
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from redis.exceptions import RedisError
@@ -13,6 +14,7 @@ from api.auth import Caller
 from api.errors import ApiError, invalid, retry_after
 from api.follow import find_job
 from api.job_view import PREFIX
+from api.limits import Newcomer
 from api.prompts import fit, num_blocks, prompt_token_ids
 from api.services import Services
 from api.submission import Submission
@@ -35,15 +37,20 @@ async def submit(services: Services, caller: Caller, submission: Submission) -> 
     With an Idempotency-Key that was used before, with the same body, this is the job as it stands by now.
     """
     digest = b"" if submission.idempotency_key is None else submission.digest()
-    earlier = await _earlier(services, caller, submission.idempotency_key, digest)
+    earlier = await find_earlier(services, caller, submission.idempotency_key, digest)
     if earlier is not None:
-        return await _as_it_stands(services, earlier)
+        return await as_it_stands(services, earlier)
     card = await find_card(services, submission.sent.model)
     new = _new_job(caller, card, submission, await prompt_token_ids(services, card, submission), digest)
+    return await accept(services, new)
+
+
+async def accept(services: Services, new: NewJob) -> JobRow:
+    """Make the job and publish it, or raise the ApiError that says why not; a repeat is the job as it stands."""
     created = await _create(services, new)
     if not created.is_new:
-        return await _as_it_stands(services, created.job)
-    await _publish(services, created)
+        return await as_it_stands(services, created.job)
+    await publish(services, [created])
     given = JobInput(job_id=created.job.id, webhook_url=new.webhook_url, metadata_=new.metadata)
     return JobRow(created.job, given, None)  # what a read would give, less what no answer shows
 
@@ -52,13 +59,13 @@ async def find_card(services: Services, model: str) -> Worker:
     """The card of `model`, also while its worker loads or is away: what is sent is kept. 404 for other names."""
 
     async def load() -> Worker | None:
-        async with services.sessions() as session:
+        async with services.autocommit() as session:
             return await workers.card(session, model)
 
     card = await services.cards.get(model, load)
     if card is not None:
         return card
-    async with services.sessions() as session:
+    async with services.autocommit() as session:
         served = sorted({worker.model for worker in await workers.models(session)})
     if not served:
         raise ApiError(
@@ -72,18 +79,19 @@ async def find_card(services: Services, model: str) -> Worker:
     raise ApiError(404, message, code="model_not_found", param="model")
 
 
-async def _earlier(services: Services, caller: Caller, key: str | None, digest: bytes) -> Job | None:
+async def find_earlier(services: Services, caller: Caller, key: str | None, digest: bytes) -> Job | None:
     """The job that this submit repeats. It is found though its model may be gone and its queue full."""
     if key is None:
         return None
-    async with services.sessions() as session:
+    async with services.autocommit() as session:
         try:
             return await submits.earlier(session, caller.tenant, key, digest)
         except IdempotencyMismatch as error:
-            raise _mismatch() from error
+            raise mismatch() from error
 
 
-async def _as_it_stands(services: Services, job: Job) -> JobRow:
+async def as_it_stands(services: Services, job: Job) -> JobRow:
+    """The job with its bodies, now."""
     return await find_job(services, job.tenant, public_id(PREFIX, job.id))
 
 
@@ -118,23 +126,25 @@ async def _create(services: Services, new: NewJob) -> Created:
 
     What is asked of the stores is asked before: within, it would need a second connection while holding the first.
     """
-    refusal = _too_late(new) or await limits.refusal(services, new)
+    refusal = too_late(new.start_by, new.finish_by) or await limits.refusal(services, Newcomer.of(new))
     if refusal is not None and new.idempotency_key is None:
         raise refusal
-    async with services.sessions() as session:
+    sessions = services.sessions if new.idempotency_key else services.autocommit  # without a key it is one statement
+    async with sessions() as session:
         try:
             created = await jobs.create(session, new, key_window=services.settings.key_window)
         except IdempotencyMismatch as error:
-            raise _mismatch() from error
+            raise mismatch() from error
         if created.is_new and refusal is not None:
             raise refusal  # and nothing is committed
         await session.commit()
     return created
 
 
-def _too_late(new: NewJob) -> ApiError | None:
+def too_late(start_by: datetime | None, finish_by: datetime | None) -> ApiError | None:
+    """The 400 for a limit that has passed, or that is too far ahead."""
     now = datetime.now(UTC)
-    for name, moment in (("start_by", new.start_by), ("finish_by", new.finish_by)):
+    for name, moment in (("start_by", start_by), ("finish_by", finish_by)):
         if moment is not None and moment <= now:
             return invalid(f"'{name}' is {moment.isoformat()}, which has passed.", param=name)
         if moment is not None and moment - now > MOST_AHEAD:
@@ -142,18 +152,22 @@ def _too_late(new: NewJob) -> ApiError | None:
     return None
 
 
-def _mismatch() -> ApiError:
+def mismatch() -> ApiError:
+    """The 422 for a key that was used with another body."""
     message = "This Idempotency-Key was used with another body; use a new key for a new job."
     return ApiError(422, message, code="idempotency_mismatch", param="Idempotency-Key")
 
 
-async def _publish(services: Services, created: Created) -> None:
-    job = created.job
-    services.metrics.submitted.labels(job.model, TIERS[job.tier]).inc()
-    log.info("job submitted", extra={"job_id": str(job.id), "model": job.model, "tier": TIERS[job.tier]})
-    if created.ready is None:
+async def publish(services: Services, new: Sequence[Created]) -> None:
+    """Count new jobs, and push the messages of those that are ready."""
+    for job in (created.job for created in new):
+        services.metrics.submitted.labels(job.model, TIERS[job.tier]).inc()
+        log.info("job submitted", extra={"job_id": str(job.id), "model": job.model, "tier": TIERS[job.tier]})
+    readies = [created.ready for created in new if created.ready is not None]
+    if not readies:
         return
     try:
-        await queue.push_async(services.redis, [created.ready])
+        await queue.push_async(services.redis, readies)
     except (RedisError, OSError) as error:  # the row is what counts: the sweep makes the message again
-        log.warning("job not published", extra={"job_id": str(job.id), "error": str(error)})
+        ids = ", ".join(str(ready.job_id) for ready in readies)
+        log.warning("jobs not published", extra={"job_ids": ids, "error": str(error)})

@@ -18,7 +18,7 @@ async def keep_warm(services: Services) -> None:
     seen: set[str] = set()
     while True:
         try:
-            async with services.sessions() as session:
+            async with services.autocommit() as session:
                 cards = await workers.live(session, services.settings.lease_seconds)
         except Exception as error:  # whatever it is, submits go on without a warm tokenizer
             log.debug("cannot look for models", extra={"error": str(error)})

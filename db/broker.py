@@ -35,6 +35,8 @@ def make_app(settings: Settings) -> Celery:
         worker_prefetch_multiplier=1,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # A Redis that refuses commands (its disk is full, it became a replica) is awaited like one that is away.
+        broker_channel_error_retry=True,
         # A control queue whose worker is gone leaves nothing in Redis.
         control_queue_expires=300.0,
         control_queue_ttl=300.0,

@@ -6,12 +6,14 @@ from uuid import UUID
 
 
 def new_id(now: float | None = None) -> UUID:
-    """A version 7 UUID (RFC 9562): 48 bits of Unix milliseconds, then randomness, so that ids sort by creation."""
-    milliseconds = int((time.time() if now is None else now) * 1000)
-    value = milliseconds << 80 | int.from_bytes(os.urandom(10), "big")
-    value = value & ~(0xF << 76) | 7 << 76
-    value = value & ~(0x3 << 62) | 2 << 62
-    return UUID(int=value)
+    """A version 7 UUID (RFC 9562): Unix milliseconds, 12 bits of the rest of the time, then randomness.
+
+    So ids that one process makes sort in the order in which it made them, to a quarter of a microsecond.
+    """
+    nanoseconds = time.time_ns() if now is None else int(now * 1e9)
+    milliseconds, rest = divmod(nanoseconds, 1_000_000)
+    value = milliseconds << 80 | 7 << 76 | (rest * 4096 // 1_000_000) << 64 | 2 << 62
+    return UUID(int=value | int.from_bytes(os.urandom(8), "big") >> 2)
 
 
 def first_id_at(timestamp: float) -> UUID:

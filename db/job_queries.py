@@ -1,21 +1,23 @@
-"""Reading jobs: one, a page of them, a place in the queue, the depth and pace of queues. Nothing here changes a row."""
+"""Reading jobs: one, a page of them, a place in the queue, the depth of queues. Nothing here changes a row."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Row, Select, and_, func, or_, select, text
+from sqlalchemy import BigInteger, Row, Select, and_, cast, func, or_, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import load_only
 
+from db.job_filter import ANY_JOB, JobFilter, matching
 from db.models import Job, JobInput, JobOutput
 from db.order import Ahead, aged_bound, jobs_ahead
 from db.settings import TIERS, Settings
 
 # Literals, so that the partial indexes serve a prepared statement too.
 QUEUED, RUNNING = text("'queued'"), text("'running'")
+JOB_TOKENS = cast(Job.num_prompt_tokens, BigInteger) + Job.max_tokens
+NUM_TOKENS = func.coalesce(func.sum(JOB_TOKENS), 0)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,15 @@ class Depth:
     parked: int
     running: int
     oldest_ready_at: float | None  # Unix seconds
+    num_tokens: int  # of the prompts and `max_tokens` of those that wait
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much waits: jobs, and the tokens of their prompts and `max_tokens`."""
+
+    num_jobs: int
+    num_tokens: int
 
 
 async def get(session: AsyncSession, tenant: str, job_id: UUID) -> JobRow | None:
@@ -54,28 +65,17 @@ async def list_jobs(
     *,
     limit: int,
     after: UUID | None = None,
-    status: str | None = None,
-    tier: int | None = None,
-    model: str | None = None,
-    metadata: dict[str, Any] | None = None,
+    wanted: JobFilter = ANY_JOB,
 ) -> list[JobRow]:
-    """The tenant's jobs, the newest first, from after the job `after` on; all given filters must match.
+    """The tenant's jobs that are `wanted`, the newest first, from after the job `after` on.
 
     Prompts and outputs, which may be megabytes each, stay where they are.
     """
     shown = load_only(JobInput.webhook_url, JobInput.metadata_, raiseload=True)
     with_input = select(Job, JobInput).join(JobInput, JobInput.job_id == Job.id).options(shown)
-    statement = with_input.where(Job.tenant == tenant).order_by(Job.id.desc()).limit(limit)
+    statement = with_input.where(*matching(tenant, wanted)).order_by(Job.id.desc()).limit(limit)
     if after is not None:
         statement = statement.where(Job.id < after)
-    if status is not None:
-        statement = statement.where(Job.status == status)
-    if tier is not None:
-        statement = statement.where(Job.tier == tier)
-    if model is not None:
-        statement = statement.where(Job.model == model)
-    if metadata:
-        statement = statement.where(JobInput.metadata_.contains(metadata))
     return [JobRow(job, input, None) for job, input in await session.execute(statement)]
 
 
@@ -85,13 +85,14 @@ async def statuses(session: AsyncSession, job_ids: Collection[UUID]) -> dict[UUI
     return {row.id: row.status for row in rows}
 
 
-async def num_unstarted(session: AsyncSession, key_id: UUID) -> int:
-    """How many queued jobs the key has, in all models and tiers."""
-    queued = select(func.count()).where(Job.key_id == key_id, Job.status == QUEUED)
-    ready = queued.where(Job.ready_at.is_not(None)).scalar_subquery()  # an index each
-    parked = queued.where(Job.ready_at.is_(None)).scalar_subquery()
-    num_jobs: int = (await session.execute(select(ready + parked))).scalar_one()
-    return num_jobs
+async def key_load(session: AsyncSession, key_id: UUID) -> Load:
+    """What waits of the key's, in all models and tiers."""
+    queued = select(func.count().label("jobs"), NUM_TOKENS.label("tokens")).where(
+        Job.key_id == key_id, Job.status == QUEUED
+    )
+    parts = union_all(queued.where(Job.ready_at.is_not(None)), queued.where(Job.ready_at.is_(None))).subquery()
+    row = (await session.execute(select(func.sum(parts.c.jobs), func.sum(parts.c.tokens)))).one()  # an index each
+    return Load(int(row[0]), int(row[1]))
 
 
 async def queue_depths(session: AsyncSession) -> list[Depth]:
@@ -105,25 +106,33 @@ async def queue_depths(session: AsyncSession) -> list[Depth]:
             func.count().filter(is_queued, Job.ready_at.is_(None)),
             func.count().filter(Job.status == RUNNING),
             func.extract("epoch", func.min(Job.ready_at).filter(is_queued)),
+            func.coalesce(func.sum(JOB_TOKENS).filter(is_queued), 0),
         )
         .where(or_(is_queued, Job.status == RUNNING))
         .group_by(Job.model, Job.tier)
         .order_by(Job.model, Job.tier)
     )
     return [
-        Depth(model, tier, ready, parked, running, None if oldest is None else float(oldest))
-        for model, tier, ready, parked, running, oldest in await session.execute(statement)
+        Depth(model, tier, ready, parked, running, None if oldest is None else float(oldest), int(num_tokens))
+        for model, tier, ready, parked, running, oldest, num_tokens in await session.execute(statement)
     ]
 
 
-async def start_rate(session: AsyncSession, model: str, window_seconds: float = 60.0) -> float:
-    """Jobs of the model started per second, over the window or since the first start within it; 0 when none did."""
-    now = func.clock_timestamp()
-    statement = select(func.count(), func.extract("epoch", now - func.min(Job.started_at))).where(
-        Job.model == model, Job.started_at > now - timedelta(seconds=window_seconds)
-    )
-    num_started, seconds = (await session.execute(statement)).one()
-    return num_started / max(1.0, float(seconds)) if num_started else 0.0
+# As text, because every submit asks it: building and compiling it costs more than running it. One range of an index
+# for each tier; of worse tiers only what goes before is counted.
+STANDING = text("SELECT ready_at, clock_timestamp() AS now FROM jobs WHERE id = :job_id AND status = 'queued'")
+AHEAD = text("""
+    SELECT counted.waiting, counted.aged
+    FROM unnest(CAST(:bounds AS timestamptz[])) WITH ORDINALITY AS tiers(bound, number), LATERAL (
+        SELECT count(*) AS waiting,
+               count(*) FILTER (WHERE (ready_at, id) < (tiers.bound, CAST(:job_id AS uuid))) AS aged
+        FROM jobs
+        WHERE model = :model AND tier = CAST(tiers.number - 1 AS smallint) AND status = 'queued'
+          AND ready_at <= CASE WHEN tiers.number - 1 < :tier THEN 'infinity' ELSE tiers.bound END
+          AND (tiers.number - 1 < :tier OR (ready_at, id) < (tiers.bound, CAST(:job_id AS uuid)))
+    ) AS counted
+    ORDER BY tiers.number
+""")
 
 
 async def position(session: AsyncSession, job: Job, settings: Settings, now: datetime | None = None) -> int | None:
@@ -131,11 +140,10 @@ async def position(session: AsyncSession, job: Job, settings: Settings, now: dat
 
     Parked jobs come after all ready ones, in order of tier and age. `now` replaces the Postgres clock.
     """
-    columns = (Job.ready_at, func.clock_timestamp())
-    found = (await session.execute(select(*columns).where(Job.id == job.id, Job.status == QUEUED))).one_or_none()
+    found = (await session.execute(STANDING, {"job_id": job.id})).one_or_none()
     if found is None:
         return None
-    ready_at, now = found[0], now or found[1]
+    ready_at, now = found.ready_at, now or found.now
     if ready_at is None:
         return await _parked_position(session, job)
     ahead = await _count_ahead(session, job, ready_at, now, settings)
@@ -151,17 +159,10 @@ async def position(session: AsyncSession, job: Job, settings: Settings, now: dat
 async def _count_ahead(
     session: AsyncSession, job: Job, ready_at: datetime, now: datetime, settings: Settings
 ) -> list[Ahead]:
-    """For each tier, in one statement of index range counts. Of worse tiers only what goes before is counted."""
-    counts = []
-    for tier in range(len(TIERS)):
-        ready = select(func.count()).where(
-            Job.model == job.model, Job.tier == tier, Job.status == QUEUED, Job.ready_at.is_not(None)
-        )
-        bound = aged_bound(tier, job.tier, ready_at, now, settings)
-        aged = ready.where(Job.ready_at <= bound, or_(Job.ready_at < bound, Job.id < job.id))
-        counts += [(ready if tier < job.tier else aged).scalar_subquery(), aged.scalar_subquery()]
-    row = (await session.execute(select(*counts))).one()
-    return [Ahead(waiting, aged) for waiting, aged in zip(row[::2], row[1::2], strict=True)]
+    """For each tier, how much waits and how much of it goes before by age."""
+    bounds = [aged_bound(tier, job.tier, ready_at, now, settings) for tier in range(len(TIERS))]
+    parameters = {"bounds": bounds, "job_id": job.id, "model": job.model, "tier": job.tier}
+    return [Ahead(row.waiting, row.aged) for row in await session.execute(AHEAD, parameters)]
 
 
 async def _parked_position(session: AsyncSession, job: Job) -> int:

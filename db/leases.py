@@ -12,7 +12,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from db.ends import Ending, TokenLike, end_locked, no_tokens
-from db.models import Job, Status
+from db.models import Job, Status, Worker
 from db.queue import Ready
 from db.sampling import Sampling
 from db.stream import Standing
@@ -189,9 +189,10 @@ def requeue_lost(
         .with_for_update(skip_locked=True)
         .execution_options(populate_existing=True)
     ).all()
+    owners = {worker.id: worker for worker in session.scalars(select(Worker).where(Worker.id.in_(worker_ids)))}
     ready, dead = [], []
     for job in jobs:
-        _charge(job, standings.get(job.id))
+        _charge(job, standings.get(job.id), owners.get(job.worker_id) if job.worker_id else None)
         if job.crashes >= MAX_CRASHES:
             dead.append(Ending(job, Status.DEAD, read_tokens(job.id), "crashed", _crash_report(job)))
         else:
@@ -205,7 +206,7 @@ def requeue_lost(
     )
 
 
-def _charge(job: Job, standing: Standing | None) -> None:
+def _charge(job: Job, standing: Standing | None, owner: Worker | None) -> None:
     if standing is None or standing.num_tokens == 0:
         job.started_at = None  # nothing was delivered, so `start_by` counts again, and `run_for` not yet
     if standing is None:
@@ -215,6 +216,7 @@ def _charge(job: Job, standing: Standing | None) -> None:
         crash = {
             "attempt": job.attempt,
             "worker": str(job.worker_id),
+            "name": owner and owner.name,  # the worker's own row is gone in a day
             "at": datetime.now(UTC).isoformat(),
             "tokens": standing.num_tokens,
         }

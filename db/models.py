@@ -77,9 +77,10 @@ class Job(Base):
     worker_id: Mapped[UUID | None]
     crashes: Mapped[int] = mapped_column(server_default="0")
     tokens_at_crash: Mapped[int] = mapped_column(server_default="0")  # a lost lease with more than these is no crash
-    crash_log: Mapped[list[dict[str, Any]] | None] = mapped_column(NULLABLE_JSONB)  # [{attempt, worker, at, tokens}]
+    # [{attempt, worker, name, at, tokens}], one per crash
+    crash_log: Mapped[list[dict[str, Any]] | None] = mapped_column(NULLABLE_JSONB)
     cancel_requested_at: Mapped[datetime | None]
-    replay_of: Mapped[UUID | None]
+    replay_of: Mapped[UUID | None]  # the ended job that this one repeats
 
     num_output_tokens: Mapped[int | None]
     num_cached_tokens: Mapped[int | None]
@@ -116,6 +117,8 @@ class Job(Base):
         Index("jobs_running", "worker_id", postgresql_where=text("status = 'running'")),
         Index("jobs_tenant", "tenant", "id"),
         Index("jobs_started", "model", "started_at"),
+        Index("jobs_dead", "tenant", "id", postgresql_where=text("status = 'dead'")),
+        Index("jobs_replays", "replay_of", postgresql_where=text("replay_of IS NOT NULL")),
         {"postgresql_partition_by": "RANGE (id)"},
     )
 

@@ -60,6 +60,19 @@ def aged_bound(tier: int, own_tier: int, ready_at: datetime, now: datetime, sett
     return min(ready_at, reaches_level) if aged == 0 else reaches_level
 
 
+def overtaken_seconds(tier: int, ready_at: datetime | None, now: datetime, settings: Settings) -> float:
+    """For how long from `now` on jobs of better tiers that arrive go before a waiting one: until aging has lifted it.
+
+    A parked job, without `ready_at`, has all of that before it.
+    """
+    if tier == 0 or settings.queue_policy == "fcfs":
+        return 0.0
+    if settings.aging_boost <= 0:
+        return inf
+    wait = 0.0 if ready_at is None else (now - ready_at).total_seconds()
+    return max(0.0, settings.aging_threshold_seconds + tier / settings.aging_boost - wait)
+
+
 def _before(now: datetime, seconds: float) -> datetime:
     try:
         return now - timedelta(seconds=seconds)

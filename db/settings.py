@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     key_window: int = Field(64, ge=1, description="Jobs of one key that may be ready at once, per tier.")
     max_queued_jobs: int = Field(100_000, ge=1, description="Unstarted jobs per model and tier; beyond it, 429.")
     max_queued_jobs_per_key: int = Field(50_000, ge=1, description="Unstarted jobs of one key; beyond it, 429.")
+    max_queued_tokens: int = Field(
+        100_000_000, ge=1, description="Tokens, of prompts and max_tokens, of those jobs; beyond it, 429."
+    )
+    max_queued_tokens_per_key: int = Field(50_000_000, ge=1, description="The same of one key's jobs; beyond it, 429.")
     retention_days: int = Field(30, ge=1, description="Ended jobs are kept this long.")
 
     webhook_allow_private: bool = Field(False, description="Deliver webhooks to private addresses too.")

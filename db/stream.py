@@ -5,7 +5,7 @@ numbers, and a worker writes it again from memory when Redis lost it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
@@ -115,26 +115,37 @@ def open(client: redis.Redis, job_id: UUID, attempt: int, worker_id: UUID, *, wa
     return Opened(_tokens(payloads))
 
 
+def open_many(
+    client: redis.Redis, attempts: Mapping[UUID, int], worker_id: UUID, *, waits: bool = False
+) -> dict[UUID, Opened]:
+    """Open many streams in one round trip, as `open` does; those that are closed to us are left out."""
+    mark = WAITS if waits else ""
+    calls = [
+        [key_of(job_id), *_arguments("open", attempt, worker_id.hex, tokens=mark)]
+        for job_id, attempt in attempts.items()
+    ]
+    answers = [_answer(reply) for reply in _run_many(client, calls)]
+    return {
+        job_id: Opened(_tokens(payloads))
+        for job_id, (status, _, payloads) in zip(attempts, answers, strict=True)
+        if status == "ok"
+    }
+
+
 def append_many(client: redis.Redis, appends: Sequence[Append]) -> list[Appended]:
     """Append to many streams in one round trip, each by its own fence; one answer for each, in order."""
-    calls = [_append_arguments(append) for append in appends]
-    if not calls:
-        return []
-    answers = _evaluate_all(client, calls)
-    lost = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-    if lost:  # the server was restarted
-        client.script_load(SCRIPT)
-        for index, answer in zip(lost, _evaluate_all(client, [calls[index] for index in lost]), strict=True):
-            answers[index] = answer
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
+    answers = _run_many(client, [_append_arguments(append) for append in appends])
     return [Appended(answer[0].decode(), answer[1]) for answer in answers]
 
 
 def end(client: redis.Redis, job_id: UUID, num_tokens: int) -> None:
     """Close the stream of a job whose row has ended, and tell its readers."""
     _run(client, job_id, "end", first=num_tokens, ttl=ENDED_SECONDS)
+
+
+def end_many(client: redis.Redis, num_tokens: Mapping[UUID, int]) -> None:
+    """The same for many jobs, in one round trip."""
+    _run_many(client, [[key_of(job_id), *_end_arguments(count)] for job_id, count in num_tokens.items()])
 
 
 async def end_async(client: redis.asyncio.Redis, job_id: UUID, num_tokens: int) -> None:
@@ -195,6 +206,10 @@ def _append_arguments(append: Append) -> list[Any]:
     ]
 
 
+def _end_arguments(num_tokens: int) -> list[Any]:
+    return _arguments("end", first=num_tokens, ttl=ENDED_SECONDS)
+
+
 def _arguments(
     what: str,
     attempt: int = 0,
@@ -221,6 +236,22 @@ async def _run_async(
 
 def _answer(reply: list[Any]) -> tuple[str, int, list[bytes]]:
     return reply[0].decode(), reply[1], reply[2] if len(reply) > 2 else []
+
+
+def _run_many(client: redis.Redis, calls: list[list[Any]]) -> list[Any]:
+    """The script's answer to each call, all of them in one round trip."""
+    if not calls:
+        return []
+    answers = _evaluate_all(client, calls)
+    lost = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+    if lost:  # the server was restarted
+        client.script_load(SCRIPT)
+        for index, answer in zip(lost, _evaluate_all(client, [calls[index] for index in lost]), strict=True):
+            answers[index] = answer
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
 
 
 def _evaluate_all(client: redis.Redis, calls: list[list[Any]]) -> list[Any]:

@@ -43,6 +43,7 @@ class NewJob:
     start_by: datetime | None = None
     finish_by: datetime | None = None
     run_for: float | None = None  # seconds
+    replay_of: UUID | None = None  # the ended job that this one repeats
     idempotency_key: str | None = None
     body_digest: bytes = b""
 
@@ -63,11 +64,11 @@ SUBMIT = select(Job).from_statement(
         WITH job AS (
             INSERT INTO jobs (
                 id, tenant, key_id, kind, model, tier, stream, seed, num_prompt_tokens, max_tokens, num_blocks,
-                start_by, finish_by, run_for, ready_at
+                start_by, finish_by, run_for, replay_of, ready_at
             )
             SELECT
                 :id, :tenant, :key_id, :kind, :model, :tier, :stream, :seed, :num_prompt_tokens, :max_tokens,
-                :num_blocks, :start_by, :finish_by, :run_for,
+                :num_blocks, :start_by, :finish_by, :run_for, :replay_of,
                 CASE WHEN EXISTS (
                     SELECT 1 FROM jobs
                     WHERE key_id = :key_id AND model = :model AND tier = :tier
@@ -95,7 +96,7 @@ SUBMIT = select(Job).from_statement(
 )
 AS_GIVEN = (
     *("tenant", "key_id", "kind", "model", "tier", "stream", "max_tokens", "num_blocks", "start_by", "finish_by"),
-    *("run_for", "prompt", "messages", "prompt_token_ids", "webhook_url", "metadata"),
+    *("run_for", "replay_of", "prompt", "messages", "prompt_token_ids", "webhook_url", "metadata"),
 )
 
 

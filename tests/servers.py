@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -19,7 +19,8 @@ from db.models import Base
 from db.settings import Settings
 
 START_SECONDS = 30
-FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
+SURVIVES_KILL = ("fsync=off", "full_page_writes=off", "max_connections=200")  # of processes, not of the machine
+FAST = (*SURVIVES_KILL, "synchronous_commit=off")
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Servers:
 
 
 @contextlib.contextmanager
-def run_servers() -> Iterator[Servers]:
+def run_servers(postgres_settings: Sequence[str] = FAST) -> Iterator[Servers]:
     """Servers in a new directory, removed at the end. Their data need not survive, so nothing waits for a disk."""
     directory = Path(tempfile.mkdtemp(prefix="hr-"))
     sockets = directory / "s"  # socket paths are short
@@ -72,9 +73,9 @@ def run_servers() -> Iterator[Servers]:
     redis_url = f"unix://{sockets}/valkey.sock"
     settings = isolated_settings(directory / "data", database_url=database_url, redis_url=redis_url)
     embedded.init_postgres(directory)
-    fast = [part for setting in FAST for part in ("-c", setting)]
+    options = [part for setting in postgres_settings for part in ("-c", setting)]
     postgres = Server(
-        [*embedded.postgres_argv(directory, sockets), *fast],
+        [*embedded.postgres_argv(directory, sockets), *options],
         lambda: embedded.is_postgres_ready(database_url),
         signal.SIGINT,
         directory / "postgres.log",

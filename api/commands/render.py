@@ -67,8 +67,14 @@ def waiting_line(job: dict[str, Any]) -> str:
     place = "next in line" if job["position"] == 1 else f"number {job['position']:,} in line"
     if job["estimate"] is None:
         return place
-    seconds = job["estimate"]["start_in_seconds"]
-    return f"{place}, starts any moment" if seconds < 1 else f"{place}, starts in about {duration(seconds)}"
+    estimate = job["estimate"]
+    seconds, likely = estimate["start_in_seconds"], _time(estimate["start_at"])
+    if seconds < 1:
+        return f"{place}, starts any moment"
+    earliest, latest = (
+        duration(seconds + (_time(estimate[name]) - likely).total_seconds()) for name in ("earliest", "latest")
+    )
+    return f"{place}, starts in about {duration(seconds)} ({earliest} to {latest})"
 
 
 def summary(job: dict[str, Any]) -> Text:
@@ -95,6 +101,17 @@ def queue_table(queues: list[dict[str, Any]]) -> Table:
         numbers = [_number(queue[name]) for name in ("queued", "parked", "running")]
         oldest = queue["oldest_wait_seconds"]
         table.add_row(queue["model"], queue["tier"], *numbers, "" if oldest is None else duration(oldest))
+    return table
+
+
+def dead_table(jobs: list[dict[str, Any]]) -> Table:
+    """Dead jobs with their reasons, and each crash's worker and token."""
+    table = _table("Job", "Model", "Tier", "Died", "Attempts", "Crashed on", "Reason")
+    for job in jobs:
+        workers = ", ".join(f"{crash['worker'] or crash['worker_id']} at {crash['tokens']}" for crash in job["crashes"])
+        reason = job["error"]["message"] if job["error"] else ""
+        died = _ago(_time(job["ended_at"]))
+        table.add_row(job["id"], job["model"], job["tier"], died, f"{job['attempt']}", Text(workers), Text(reason))
     return table
 
 
@@ -153,12 +170,20 @@ def _facts(job: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append(("tokens", f"{job['usage']['prompt_tokens']:,} in, {job['usage']['completion_tokens']:,} out"))
     if job["output"] and job["output"]["finish_reason"]:
         facts.append(("finish", job["output"]["finish_reason"]))
+    facts += [("crashed on", _crash(crash)) for crash in job["crashes"]]
+    if job["replay_of"]:
+        facts.append(("replay of", job["replay_of"]))
     if job["error"]:
         facts.append(("error", f"{job['error']['message']} ({job['error']['code']})"))
     facts += [(name, job[name]) for name in ("webhook_url", "start_by", "finish_by") if job[name]]
     if job["metadata"]:
         facts.append(("metadata", ", ".join(f"{key}={value}" for key, value in job["metadata"].items())))
     return [(name.replace("_", " "), value) for name, value in facts]
+
+
+def _crash(crash: dict[str, Any]) -> str:
+    worker = f"{crash['worker']} ({crash['worker_id']})" if crash["worker"] else crash["worker_id"]
+    return f"{worker}, attempt {crash['attempt']}, at token {crash['tokens']}, {_ago(_time(crash['at']))}"
 
 
 def _number(value: int) -> str:

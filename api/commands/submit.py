@@ -58,9 +58,9 @@ def submit(
         "seed": seed,
         "stop": stop,
         "webhook_url": webhook_url,
-        "metadata": dict(_pair(pair, "--metadata") for pair in metadata or []),
+        "metadata": dict(name_and_value(pair, "--metadata") for pair in metadata or []),
         **({"messages": messages} if chat or system else {"prompt": text}),
-        **{field: _json_value(value) for field, value in (_pair(pair, "--set") for pair in set_ or [])},
+        **{field: _json_value(value) for field, value in (name_and_value(pair, "--set") for pair in set_ or [])},
     }
     body = {field: value for field, value in given.items() if value not in (None, {}, [])}
     with connect(url, key, is_json=is_json) as client:
@@ -111,7 +111,8 @@ def _first_model(client: "Client", *, is_json: bool) -> str:
     return str(min(models, key=lambda model: ("ready", "loading", "offline").index(model["status"]))["id"])
 
 
-def _pair(text: str, option: str) -> tuple[str, str]:
+def name_and_value(text: str, option: str) -> tuple[str, str]:
+    """The two sides of `NAME=VALUE`."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise typer.BadParameter(f"'{text}' must be NAME=VALUE", param_hint=option)

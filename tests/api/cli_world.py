@@ -72,7 +72,8 @@ class World:
 
     def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         """Start a command as a process of its own, to make things happen while it runs."""
-        argv = [sys.executable, "-m", "api.cli", *arguments]
+        # A shell starts what it runs in the background deaf to Ctrl-C, the test run perhaps among it.
+        argv = ["env", "--default-signal=INT", sys.executable, "-m", "api.cli", *arguments]
         variables = environment(self.settings) | self.variables
         process = subprocess.Popen(argv, env=variables, stdout=stdout, stderr=subprocess.PIPE, text=True)
         self.processes.append(process)

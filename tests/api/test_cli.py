@@ -17,11 +17,12 @@ from sqlalchemy import Engine
 from typer.testing import CliRunner
 
 from api.cli import app
+from api.commands.render import waiting_line
 from db.models import Status
 from db.settings import Settings, get_settings
 from tests.api.cli_world import World, finish, read_text, run_world
 
-COMMANDS = ("submit", "get", "tail", "cancel", "queues", "status")
+COMMANDS = ("submit", "get", "tail", "cancel", "dead", "replay", "queues", "status")
 
 
 @pytest.fixture
@@ -143,6 +144,12 @@ def test_get_shows_the_place_in_line_and_then_what_came_of_it(world: World) -> N
     shown = world.run("get", job_id).stdout
     assert "succeeded" in shown and "in line" not in shown and shown.endswith("\nthe text\n")
     assert json.loads(world.run("get", "--wait", "--json", job_id).stdout)["output"]["text"] == "the text"
+
+
+def test_a_place_in_line_comes_with_the_interval_of_its_start() -> None:
+    times = {"start_at": "2026-01-01T00:01:00Z", "earliest": "2026-01-01T00:00:40Z", "latest": "2026-01-01T00:02:00Z"}
+    job = {"status": "queued", "position": 3, "estimate": {"start_in_seconds": 60.0} | times}
+    assert waiting_line(job) == "number 3 in line, starts in about 1 min 0 s (40 s to 2 min 0 s)"
 
 
 def test_cancel_ends_a_job_and_leaves_an_ended_one_as_it_is(world: World) -> None:

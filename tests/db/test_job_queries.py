@@ -1,4 +1,4 @@
-"""Reading jobs: pages and filters, depths, pace, and a position that the pop script agrees with."""
+"""Reading jobs: pages and filters, depths, and a position that the pop script agrees with."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from db import job_queries, jobs, workers
-from db.job_queries import Depth
-from db.models import Job
+from db.job_filter import JobFilter
+from db.job_queries import Depth, Load
+from db.models import Job, Status
 from db.settings import Settings
 from tests.db.rows import KEY, add_job, add_worker, end_of, now
 
@@ -48,10 +49,13 @@ async def test_pages_go_from_the_newest_on_and_filters_all_apply(async_session: 
     rest = await job_queries.list_jobs(async_session, "t", limit=9, after=ids[3])
     assert [row.job.id for row in rest] == [ids[2], ids[1], ids[0]]
     found = await job_queries.list_jobs(
-        async_session, "t", limit=9, status="queued", tier=1, model="m", metadata={"who": "me"}
+        async_session,
+        "t",
+        limit=9,
+        wanted=JobFilter(status=Status.QUEUED, tier=1, model="m", metadata={"who": "me"}),
     )
     assert [row.job.id for row in found] == [ids[3], ids[1]]
-    assert await job_queries.list_jobs(async_session, "t", limit=9, metadata={"who": "you"}) == []
+    assert await job_queries.list_jobs(async_session, "t", limit=9, wanted=JobFilter(metadata={"who": "you"})) == []
 
 
 async def test_a_page_leaves_prompts_and_outputs_where_they_are(async_session: AsyncSession) -> None:
@@ -73,19 +77,11 @@ async def test_depths_tell_ready_parked_and_running_apart(async_session: AsyncSe
     await async_session.run_sync(jobs.claim, ME, [running.id])
     assert oldest.ready_at is not None
     assert await job_queries.queue_depths(async_session) == [
-        Depth("m", 1, ready=2, parked=1, running=0, oldest_ready_at=pytest.approx(oldest.ready_at.timestamp())),
-        Depth("m", 2, ready=0, parked=0, running=1, oldest_ready_at=None),
+        Depth("m", 1, 2, 1, 0, oldest_ready_at=pytest.approx(oldest.ready_at.timestamp()), num_tokens=3 * 19),
+        Depth("m", 2, ready=0, parked=0, running=1, oldest_ready_at=None, num_tokens=0),
     ]
-    assert await job_queries.num_unstarted(async_session, KEY) == 3
-
-
-async def test_start_rate_counts_from_the_first_start_in_the_window(async_session: AsyncSession) -> None:
-    assert await job_queries.start_rate(async_session, "m") == 0
-    moment = await async_session.run_sync(now)
-    for seconds in (70, 10, 5, 1):
-        await add(async_session, started_at=moment - timedelta(seconds=seconds))
-    assert await job_queries.start_rate(async_session, "m", window_seconds=60) == pytest.approx(0.3, rel=0.1)
-    assert await job_queries.start_rate(async_session, "other") == 0
+    assert await job_queries.key_load(async_session, KEY) == Load(3, 3 * 19)
+    assert await job_queries.key_load(async_session, ME) == Load(0, 0)
 
 
 async def test_statuses_leave_out_what_is_gone(async_session: AsyncSession) -> None:

@@ -156,6 +156,23 @@ def test_many_streams_are_written_in_one_call_each_by_its_own_fence(redis_client
     assert stream.append_many(redis_client, []) == [] and stream.standings(redis_client, []) == {}
 
 
+async def test_many_streams_are_opened_and_ended_in_one_call_each(
+    redis_client: redis.Redis, async_redis: redis.asyncio.Redis
+) -> None:
+    fresh, resumed, overtaken, over = (new_id() for _ in range(4))
+    for job_id in (resumed, overtaken, over):
+        stream.open(redis_client, job_id, 1, OTHER)
+        append(redis_client, job_id, 0, 2, worker=OTHER)
+    stream.end_many(redis_client, {over: 2})
+    redis_client.script_flush()  # as after a restart
+    attempts = {fresh: 1, resumed: 2, overtaken: 0, over: 2}
+    opened = stream.open_many(redis_client, attempts, ME)
+    assert {job_id: each.tokens for job_id, each in opened.items()} == {fresh: [], resumed: tokens(2)}
+    stream.end_many(redis_client, {fresh: 0, resumed: 2})
+    assert [(await stream.read(async_redis, job_id, 0)).is_ended for job_id in attempts] == [True, True, False, True]
+    assert stream.open_many(redis_client, {}, ME) == {}
+
+
 async def test_every_append_and_the_end_are_announced(
     redis_client: redis.Redis, async_redis: redis.asyncio.Redis, job_id: UUID
 ) -> None:
