@@ -6,7 +6,6 @@ Puller thread only. It knows nothing of seats and blocks.
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -128,11 +127,9 @@ class Claimer:
         A stream that is closed to us means that Postgres forgot a commit, as a promoted standby may. Such a job is left
         to the sweep, and again, until its attempt is beyond the other's or the ended stream has expired.
         """
-        opened: dict[UUID, Opened] = {}
+        attempts = {job.id: job.attempt for job in claimed}
         try:
-            for job in claimed:
-                with suppress(StreamStale, StreamEnded):
-                    opened[job.id] = stream.open(self._redis, job.id, job.attempt, worker_id, waits=waits)
+            opened = stream.open_many(self._redis, attempts, worker_id, waits=waits)
         except redis.RedisError:
             self.give_back(worker_id, claimed)
             raise

@@ -101,9 +101,9 @@ class Streamer(WorkerThread):
         jobs = [held for held in jobs if not held.is_dropped]
         committed = [held for held in jobs if held.is_committed]  # read before the tokens, which are complete by then
         unfinished = self._append(jobs)
-        for held in committed:
-            if held not in unfinished:  # all is written, or a cancel that came too late has the pen: the row tells all
-                stream.end(self._redis, held.job_id, len(held.tokens))
+        # All of it is written, or a cancel that came too late has the pen: then the row tells all.
+        written = [held for held in committed if held not in unfinished]
+        stream.end_many(self._redis, {held.job_id: len(held.tokens) for held in written})
         return unfinished
 
     def _append(self, jobs: list[HeldJob]) -> list[HeldJob]:

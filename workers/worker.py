@@ -4,6 +4,7 @@ puller -> deliver -> [Celery, hub thread] -> start -> engine loop -> streamer
                                                                   -> writer -> settle -> [Celery, hub thread]
 """
 
+import gc
 import logging
 from collections import defaultdict
 from collections.abc import Callable
@@ -180,6 +181,7 @@ class EngineWorker:
     def _on_ready(self) -> None:
         """Engine thread: the model is loaded, so jobs may come."""
         log.info("the model is ready", extra={"model": self.settings.served_name})
+        gc.freeze()  # torch and the model never go: a collection that walked them would hold up a step
         self.lease.set_status("ready")
         self.puller.wake()
 
