@@ -152,11 +152,15 @@ async def list_jobs(
 @router.post(
     "/v1/jobs/{job_id}/cancel",
     summary="Cancel a job",
-    response_description="The job, ended.",
+    response_description="The job: ended, or still running where its worker has not answered yet.",
     responses=error_replies(401, 404, 503),
 )
 async def cancel_job(services: ServicesDep, caller: CallerDep, job_id: JobId) -> JobView:
-    """End the job as `cancelled`, keeping what it wrote. A job that has ended already is returned as it is."""
+    """End the job as `cancelled`, keeping what it wrote. A job that has ended already is returned as it is.
+
+    The cancel is noted before this answers. A job that is still `running` in the answer ends when its worker, or the
+    sweep in its place, reads the note: while Redis is away nobody else knows what the job has delivered.
+    """
     row = await find_job(services, caller.tenant, job_id)
     return view_of(await cancel(services, caller.tenant, row.job.id))
 

@@ -242,7 +242,7 @@ class Lease(WorkerThread):
         self._release_unheld(rows)
 
     def _release_unheld(self, rows: dict[tuple[UUID, int], Held]) -> None:
-        """Hand back rows that were not held for two rounds: claims whose answer was lost."""
+        """Hand back rows that nobody here held at three looks in a row: claims whose answer was lost."""
         held_ids = self._held_jobs.ids()
         self._unheld = {key: self._unheld.get(key, 0) + 1 for key in rows if key[0] not in held_ids}
         overdue = [key for key, rounds in self._unheld.items() if rounds > 2]
