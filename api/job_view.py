@@ -47,12 +47,13 @@ async def live_view(services: Services, row: JobRow) -> JobView:
     view = view_of(row)
     if row.job.status != Status.QUEUED:
         return view
-    async with services.autocommit() as session:
-        position = await job_queries.position(session, row.job, services.settings)
-        now = datetime.now(UTC)
-        if position is None:  # it started in between
-            latest = await job_queries.get(session, row.job.tenant, row.job.id)
-            return view if latest is None else view_of(latest)
+    now, position = datetime.now(UTC), row.position
+    if position is None:
+        async with services.autocommit() as session:
+            position = await job_queries.position(session, row.job, services.settings)
+            if position is None:  # it started in between
+                latest = await job_queries.get(session, row.job.tenant, row.job.id)
+                return view if latest is None else view_of(latest)
     pace = await services.pace(row.job.model)
     overtaken = overtaken_seconds(row.job.tier, row.job.ready_at, now, services.settings)
     when = estimate(pace, position, tier=row.job.tier, overtaken_seconds=overtaken, now=now)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -12,17 +12,21 @@ from fastapi import Depends, Request
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
+from api.batcher import Batcher
 from api.cache import TtlCache
 from api.metrics import Metrics
 from api.pace import Pace, measure
 from api.stream import StreamHub
 from api.texts import Texts
-from db import job_queries
+from db import job_queries, jobs, queue, stream
 from db.job_queries import Depth, Load
+from db.jobs import Created, NewJob
 from db.models import ApiKey, Worker
+from db.queue import Ready
 from db.rates import Drain
 from db.session import make_async_engine, make_async_redis
 from db.settings import Settings
+from db.stream import StreamRead
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +34,7 @@ KEY_SECONDS = 5  # how long a revoked key may go on working
 CARD_SECONDS = 1
 DEPTH_SECONDS = 1
 EXAMPLE_SECONDS = 5  # how long the reference may name a model that is gone
-MAX_READS = 32  # at once; well below the connections that a Redis client may open, and that is all it can use
+PAGE_TOKENS = 128  # what a reader gets at once of a stream, and all that waits in memory while its client is slow
 
 
 @dataclass
@@ -46,6 +50,9 @@ class Services:
     redis: Redis
     hub: StreamHub
     metrics: Metrics
+    submits: Batcher[NewJob, Created]  # of jobs without an Idempotency-Key
+    pushes: Batcher[Ready, None]  # of messages, to their lists
+    reads: Batcher[tuple[UUID, int], StreamRead]  # of token streams: a job's page from an index on
     texts: Texts = field(default_factory=Texts)
     keys: TtlCache[bytes, ApiKey | None] = field(default_factory=lambda: TtlCache(KEY_SECONDS))
     cards: TtlCache[str, Worker | None] = field(default_factory=lambda: TtlCache(CARD_SECONDS))
@@ -55,7 +62,6 @@ class Services:
     # Of a key, or of a model's tier.
     drains: TtlCache[UUID | tuple[str, int], Drain] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     example_models: TtlCache[None, str | None] = field(default_factory=lambda: TtlCache(EXAMPLE_SECONDS))
-    reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS))  # of token streams
     # Work that outlives its request, such as cancelling the job of a client that left. Written by the event loop.
     background: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -102,7 +108,32 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
         async with autocommit() as session:
             return await job_queries.statuses(session, job_ids)
 
-    services = Services(settings, engine, sessions, autocommit, redis, StreamHub(redis, statuses), metrics)
+    async def create(news: list[NewJob]) -> list[Created]:
+        async with autocommit() as session:
+            created = await jobs.create_many(session, news, key_window=settings.key_window)
+            # Before they are published: later some would have started.
+            places = await job_queries.positions(session, [each.job for each in created], settings)
+        return [replace(each, position=places.get(each.job.id)) for each in created]
+
+    async def push(readies: list[Ready]) -> list[None]:
+        await queue.push_async(redis, readies)
+        return [None] * len(readies)
+
+    async def read(positions: list[tuple[UUID, int]]) -> list[StreamRead]:
+        return await stream.read_many(redis, positions, limit=PAGE_TOKENS)
+
+    services = Services(
+        settings=settings,
+        engine=engine,
+        sessions=sessions,
+        autocommit=autocommit,
+        redis=redis,
+        hub=StreamHub(redis, statuses),
+        metrics=metrics,
+        submits=Batcher(create),
+        pushes=Batcher(push),
+        reads=Batcher(read),
+    )
     services.hub.start()
     try:
         yield services

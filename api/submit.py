@@ -3,6 +3,7 @@
 Jobs and completions are submitted by the same `submit`; what differs is how they are answered.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ from api.limits import Newcomer
 from api.prompts import fit, num_blocks, prompt_token_ids
 from api.services import Services
 from api.submission import Submission
-from db import jobs, queue, submits, workers
+from db import jobs, submits, workers
 from db.ids import public_id
 from db.job_queries import JobRow
 from db.jobs import Created, IdempotencyMismatch, NewJob
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 MOST_AHEAD = timedelta(days=366)
 LOADING_RETRY_SECONDS = 5
+MOST_TOKENS_TOGETHER = 8192  # of a prompt; a longer one does not hold up those that are submitted with it
 
 
 async def submit(services: Services, caller: Caller, submission: Submission) -> JobRow:
@@ -52,7 +54,7 @@ async def accept(services: Services, new: NewJob) -> JobRow:
         return await as_it_stands(services, created.job)
     await publish(services, [created])
     given = JobInput(job_id=created.job.id, webhook_url=new.webhook_url, metadata_=new.metadata)
-    return JobRow(created.job, given, None)  # what a read would give, less what no answer shows
+    return JobRow(created.job, given, None, created.position)  # what a read would give, less what no answer shows
 
 
 async def find_card(services: Services, model: str) -> Worker:
@@ -122,15 +124,17 @@ def _new_job(caller: Caller, card: Worker, submission: Submission, token_ids: li
 
 
 async def _create(services: Services, new: NewJob) -> Created:
-    """One transaction. A repeat of a submit that is in flight gets the same job, even if the queue is full by now.
+    """One transaction: with an Idempotency-Key one's own, otherwise that of all who submit just now.
 
+    A repeat of a submit that is in flight gets the same job, even if the queue is full by now.
     What is asked of the stores is asked before: within, it would need a second connection while holding the first.
     """
     refusal = too_late(new.start_by, new.finish_by) or await limits.refusal(services, Newcomer.of(new))
     if refusal is not None and new.idempotency_key is None:
         raise refusal
-    sessions = services.sessions if new.idempotency_key else services.autocommit  # without a key it is one statement
-    async with sessions() as session:
+    if new.idempotency_key is None and len(new.prompt_token_ids) <= MOST_TOKENS_TOGETHER:
+        return await services.submits.run(new)
+    async with services.sessions() as session:
         try:
             created = await jobs.create(session, new, key_window=services.settings.key_window)
         except IdempotencyMismatch as error:
@@ -167,7 +171,7 @@ async def publish(services: Services, new: Sequence[Created]) -> None:
     if not readies:
         return
     try:
-        await queue.push_async(services.redis, readies)
+        await asyncio.gather(*(services.pushes.run(ready) for ready in readies))
     except (RedisError, OSError) as error:  # the row is what counts: the sweep makes the message again
         ids = ", ".join(str(ready.job_id) for ready in readies)
         log.warning("jobs not published", extra={"job_ids": ids, "error": str(error)})

@@ -7,12 +7,13 @@ from itertools import accumulate
 from typing import Any, Protocol
 from uuid import UUID
 
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import bindparam, func, select, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from db.events import write_events
-from db.models import ENDED, Job, JobOutput, Status
+from db.models import ENDED, Job, Status
 from db.queue_message import Ready
 from db.texts import storable
 
@@ -105,7 +106,7 @@ def finish(session: Session, ends: Sequence[End]) -> set[UUID]:
         session,
         [
             {
-                "job_id": end.job_id,
+                "job_id": str(end.job_id),
                 "text": storable(end.text),
                 "token_ids": end.token_ids,
                 "text_offsets": end.text_offsets,
@@ -231,7 +232,7 @@ def _output(ending: Ending) -> dict[str, Any]:
     texts = [token.text for token in ending.tokens]
     logprobs = [token.logprobs for token in ending.tokens]
     return {
-        "job_id": ending.job.id,
+        "job_id": str(ending.job.id),
         "text": storable("".join(texts)),
         "token_ids": [token.token_id for token in ending.tokens],
         "text_offsets": list(accumulate(map(len, texts))),
@@ -239,6 +240,14 @@ def _output(ending: Ending) -> dict[str, Any]:
     }
 
 
-def _insert_outputs(session: Session, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        session.execute(insert(JobOutput), rows)
+INSERT_OUTPUTS = text("""
+    INSERT INTO job_outputs (job_id, text, token_ids, text_offsets, logprobs)
+    SELECT job_id, text, token_ids, text_offsets, logprobs FROM jsonb_to_recordset(:outputs) AS ended(
+        job_id uuid, text text, token_ids int[], text_offsets int[], logprobs jsonb
+    )
+""").bindparams(bindparam("outputs", type_=JSONB))
+
+
+def _insert_outputs(session: Session, outputs: list[dict[str, Any]]) -> None:
+    if outputs:
+        session.execute(INSERT_OUTPUTS, {"outputs": outputs})

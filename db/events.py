@@ -6,13 +6,21 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, text
 from sqlalchemy.orm import Session
 
 from db.ids import new_id, public_id
-from db.models import Job, JobInput, WebhookDelivery, WebhookEndpoint, WebhookEvent
+from db.models import Job, JobInput, WebhookDelivery, WebhookEndpoint
 from db.settings import TIERS
 from db.webhook_url import lane_host
+
+INSERT_EVENTS = text("""
+    INSERT INTO webhook_events (id, tenant, job_id, type, body)
+    SELECT * FROM unnest(
+        CAST(:id AS uuid[]), CAST(:tenant AS text[]), CAST(:job_id AS uuid[]), CAST(:type AS text[]),
+        CAST(:body AS bytea[])
+    )
+""")
 
 
 def write_events(session: Session, jobs: Sequence[Job]) -> None:
@@ -31,17 +39,19 @@ def write_events(session: Session, jobs: Sequence[Job]) -> None:
             WebhookEndpoint.tenant.in_({job.tenant for job in jobs}), WebhookEndpoint.disabled_at.is_(None)
         )
     ).all()
-    events, deliveries = [], []
+    events: dict[str, list[Any]] = {name: [] for name in ("id", "tenant", "job_id", "type", "body")}
+    deliveries = []
     for job in jobs:
         event_id, row = new_id(), inputs[job.id]
         event_type = f"job.{job.status}"
-        body = _body(event_id, event_type, job, row.metadata)
-        events.append({"id": event_id, "tenant": job.tenant, "job_id": job.id, "type": event_type, "body": body})
+        values = (event_id, job.tenant, job.id, event_type, _body(event_id, event_type, job, row.metadata))
+        for column, value in zip(events.values(), values, strict=True):
+            column.append(value)
         for endpoint in endpoints:
             url = row.webhook_url if endpoint.url is None else endpoint.url
             if endpoint.tenant == job.tenant and url is not None and _wants(endpoint, event_type):
                 deliveries.append(_delivery(event_id, endpoint, job.id, url))
-    session.execute(insert(WebhookEvent), events)
+    session.execute(INSERT_EVENTS, events)
     if deliveries:
         session.execute(insert(WebhookDelivery), deliveries)
 

@@ -1,22 +1,25 @@
 """Reading jobs: one, a page of them, a place in the queue, the depth of queues. Nothing here changes a row."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Row, Select, and_, cast, func, or_, select, text, union_all
+from sqlalchemy import BigInteger, Row, Select, cast, func, or_, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import load_only
 
 from db.job_filter import ANY_JOB, JobFilter, matching
 from db.models import Job, JobInput, JobOutput
-from db.order import Ahead, aged_bound, jobs_ahead
+from db.order import Ahead, jobs_ahead
 from db.settings import TIERS, Settings
 
 # Literals, so that the partial indexes serve a prepared statement too.
 QUEUED, RUNNING = text("'queued'"), text("'running'")
 JOB_TOKENS = cast(Job.num_prompt_tokens, BigInteger) + Job.max_tokens
+LONGEST_SECONDS = 1e10  # a time that long before now is before every job
 NUM_TOKENS = func.coalesce(func.sum(JOB_TOKENS), 0)
 
 
@@ -30,6 +33,7 @@ class JobRow:
     job: Job
     input: JobInput
     output: JobOutput | None
+    position: int | None = None  # where it was counted when the job was made
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,17 @@ async def list_jobs(
     return [JobRow(job, input, None) for job, input in await session.execute(statement)]
 
 
+# An array, and not a thousand parameters; the limit makes it a look into one partition's index for each.
+STATUSES = text("""
+    SELECT found.id, found.status FROM unnest(CAST(:job_ids AS uuid[])) AS wanted(id), LATERAL (
+        SELECT id, status FROM jobs WHERE jobs.id = wanted.id LIMIT 1
+    ) AS found
+""")
+
+
 async def statuses(session: AsyncSession, job_ids: Collection[UUID]) -> dict[UUID, str]:
     """The states of these jobs, for readers whose streams went quiet; deleted ones are left out."""
-    rows = await session.execute(select(Job.id, Job.status).where(Job.id.in_(job_ids)))
+    rows = await session.execute(STATUSES, {"job_ids": list(job_ids)})
     return {row.id: row.status for row in rows}
 
 
@@ -120,55 +132,109 @@ async def queue_depths(session: AsyncSession) -> list[Depth]:
 
 # As text, because every submit asks it: building and compiling it costs more than running it. One range of an index
 # for each tier; of worse tiers only what goes before is counted.
-STANDING = text("SELECT ready_at, clock_timestamp() AS now FROM jobs WHERE id = :job_id AND status = 'queued'")
+#
+# The order is lua/pop.lua's, (aged level, ready_at). `reaches`: jobs of a tier that became ready before it have aged
+# down to this one's level. `bound`: those before it go before this one. With `fcfs` all levels are 0.
 AHEAD = text("""
+    WITH self AS MATERIALIZED (
+        SELECT id, tier, ready_at, now, greatest(
+            0, level - :boost * greatest(0, extract(epoch FROM now - ready_at)::float8 - :threshold)
+        ) AS aged
+        FROM (
+            SELECT id, tier, ready_at, (CAST(:levels AS float8[]))[tier + 1] AS level,
+                   coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now
+            FROM jobs WHERE id = :job_id AND status = 'queued' AND ready_at IS NOT NULL
+        ) AS found
+    ), bounds AS MATERIALIZED (
+        SELECT self.*, other, CASE
+            WHEN other = tier OR level = 0 AND aged = 0 THEN ready_at
+            WHEN level < aged THEN now
+            WHEN aged = 0 THEN least(ready_at, reaches)
+            ELSE reaches END AS bound
+        FROM self, LATERAL (
+            SELECT level, CAST(number - 1 AS smallint) AS other,
+                   now - make_interval(secs => least(:longest, :threshold + (level - aged) / nullif(:boost, 0)))
+                   AS reaches
+            FROM unnest(CAST(:levels AS float8[])) WITH ORDINALITY AS tiers(level, number)
+        ) AS others
+    )
     SELECT counted.waiting, counted.aged
-    FROM unnest(CAST(:bounds AS timestamptz[])) WITH ORDINALITY AS tiers(bound, number), LATERAL (
+    FROM bounds, LATERAL (
         SELECT count(*) AS waiting,
-               count(*) FILTER (WHERE (ready_at, id) < (tiers.bound, CAST(:job_id AS uuid))) AS aged
+               count(*) FILTER (WHERE (jobs.ready_at, jobs.id) < (bounds.bound, bounds.id)) AS aged
         FROM jobs
-        WHERE model = :model AND tier = CAST(tiers.number - 1 AS smallint) AND status = 'queued'
-          AND ready_at <= CASE WHEN tiers.number - 1 < :tier THEN 'infinity' ELSE tiers.bound END
-          AND (tiers.number - 1 < :tier OR (ready_at, id) < (tiers.bound, CAST(:job_id AS uuid)))
+        WHERE jobs.model = :model AND jobs.tier = bounds.other AND jobs.status = 'queued'
+          AND jobs.ready_at <= CASE WHEN bounds.other < bounds.tier THEN 'infinity' ELSE bounds.bound END
+          AND (bounds.other < bounds.tier OR (jobs.ready_at, jobs.id) < (bounds.bound, bounds.id))
     ) AS counted
-    ORDER BY tiers.number
+    ORDER BY bounds.other
+""")
+PARKED_POSITION = text("""
+    SELECT CASE WHEN status = 'queued' THEN (
+        SELECT 1 + count(*) FROM jobs
+        WHERE model = self.model AND status = 'queued'
+          AND (ready_at IS NOT NULL OR (tier, id) < (self.tier, self.id))
+    ) END
+    FROM jobs AS self WHERE id = :job_id
 """)
 
 
 async def position(session: AsyncSession, job: Job, settings: Settings, now: datetime | None = None) -> int | None:
-    """The job's place among its model's queued jobs, 1 for the next; None when it is queued no more.
+    """The place of `job`, as it was just read, among its model's queued jobs, 1 for the next; None: queued no more.
 
     Parked jobs come after all ready ones, in order of tier and age. `now` replaces the Postgres clock.
     """
-    found = (await session.execute(STANDING, {"job_id": job.id})).one_or_none()
-    if found is None:
-        return None
-    ready_at, now = found.ready_at, now or found.now
-    if ready_at is None:
-        return await _parked_position(session, job)
-    ahead = await _count_ahead(session, job, ready_at, now, settings)
+    return (await _places(session, [job], settings, now)).get(job.id)
+
+
+async def positions(session: AsyncSession, jobs: Sequence[Job], settings: Settings) -> dict[UUID, int]:
+    """The places of jobs that were just made, one right after the other; those that are queued no more are left out.
+
+    Of each line, the last of them is counted for, and the others stand before it.
+    """
+    places: dict[UUID, int] = {}
+    for _, line in groupby(sorted(jobs, key=_in_line), key=lambda job: _in_line(job)[:3]):
+        places |= await _places(session, list(line), settings, None)
+    return places
+
+
+def _in_line(job: Job) -> tuple[Any, ...]:
+    """Its line, and where it stands in it."""
+    return (job.model, job.tier, job.ready_at is None, job.ready_at or 0, job.id)
+
+
+async def _places(
+    session: AsyncSession, line: Sequence[Job], settings: Settings, now: datetime | None
+) -> dict[UUID, int]:
+    """Of jobs that stand one right behind the other, in their order."""
+    last, behind = line[-1], {job.id: len(line) - number for number, job in enumerate(line, 1)}
+    if last.ready_at is None:
+        number = await session.scalar(PARKED_POSITION, {"job_id": last.id})
+        return {} if number is None else {job_id: number - num_behind for job_id, num_behind in behind.items()}
+    ahead = await _count_ahead(session, last, settings, now)
+    return {job_id: _place(ahead, last.tier, num_behind, settings) for job_id, num_behind in behind.items() if ahead}
+
+
+def _place(ahead: Sequence[Ahead], tier: int, num_behind: int, settings: Settings) -> int:
+    """Of the job that stands so many before the one that has these ahead of it."""
     if settings.queue_policy == "fcfs":
-        return 1 + sum(tier.aged for tier in ahead)
-    return 1 + jobs_ahead(
-        better=ahead[: job.tier],
-        same=ahead[job.tier].aged,
-        lifted=sum(tier.aged for tier in ahead[job.tier + 1 :]),
-    )
+        return 1 + sum(each.aged for each in ahead) - num_behind
+    lifted = sum(each.aged for each in ahead[tier + 1 :])
+    return 1 + jobs_ahead(better=ahead[:tier], same=ahead[tier].aged - num_behind, lifted=lifted)
 
 
-async def _count_ahead(
-    session: AsyncSession, job: Job, ready_at: datetime, now: datetime, settings: Settings
-) -> list[Ahead]:
-    """For each tier, how much waits and how much of it goes before by age."""
-    bounds = [aged_bound(tier, job.tier, ready_at, now, settings) for tier in range(len(TIERS))]
-    parameters = {"bounds": bounds, "job_id": job.id, "model": job.model, "tier": job.tier}
-    return [Ahead(row.waiting, row.aged) for row in await session.execute(AHEAD, parameters)]
-
-
-async def _parked_position(session: AsyncSession, job: Job) -> int:
-    is_before = or_(Job.ready_at.is_not(None), Job.tier < job.tier, and_(Job.tier == job.tier, Job.id < job.id))
-    statement = select(func.count()).where(Job.model == job.model, Job.status == QUEUED, is_before)
-    return 1 + (await session.execute(statement)).scalar_one()
+async def _count_ahead(session: AsyncSession, job: Job, settings: Settings, now: datetime | None) -> list[Ahead]:
+    """For each tier, how much waits and how much of it goes before by age; empty when the job is queued no more."""
+    parameters = {
+        "job_id": job.id,
+        "model": job.model,
+        "now": now,
+        "levels": [0.0 if settings.queue_policy == "fcfs" else float(level) for level in range(len(TIERS))],
+        "threshold": settings.aging_threshold_seconds,
+        "boost": settings.aging_boost,
+        "longest": LONGEST_SECONDS,
+    }
+    return [Ahead(*row) for row in await session.execute(AHEAD, parameters)]
 
 
 def _with_bodies() -> Select[tuple[Job, JobInput, JobOutput]]:

@@ -22,7 +22,7 @@ from db.ends import End, Ending, Expired, due, end_locked, end_now, expire_due, 
 from db.leases import Claimed, Held, Lost, claim, held, num_crashes, release, requeue_lost, running_of
 from db.models import ENDED, IdempotencyKey, Job, JobInput, JobOutput, Status
 from db.queue import Ready
-from db.submits import Created, IdempotencyMismatch, NewJob, create
+from db.submits import Created, IdempotencyMismatch, NewJob, create, create_many
 
 __all__ = [
     "CancelResult",
@@ -38,6 +38,7 @@ __all__ = [
     "Ready",
     "claim",
     "create",
+    "create_many",
     "delete",
     "due",
     "end_now",

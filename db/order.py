@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from math import inf
 
 from db.settings import Settings
@@ -43,23 +43,6 @@ def jobs_ahead(*, better: Sequence[Ahead], same: int, lifted: int) -> int:
     return min(by_tier, all_ahead, num_turns * LIFTED_EVERY - 1)
 
 
-def aged_bound(tier: int, own_tier: int, ready_at: datetime, now: datetime, settings: Settings) -> datetime:
-    """Jobs of `tier` that became ready before this go, by aging, before one of `own_tier` ready at `ready_at`.
-
-    The order of lua/pop.lua, (aged level, ready_at), solved for the other job's `ready_at`.
-    """
-    threshold, boost = settings.aging_threshold_seconds, settings.aging_boost
-    if settings.queue_policy == "fcfs" or tier == own_tier:
-        return ready_at
-    aged = max(0.0, own_tier - boost * max(0.0, (now - ready_at).total_seconds() - threshold))
-    if tier < aged:
-        return now
-    if tier == aged:  # level with the other's; it goes before when older, or when it has begun to age
-        return ready_at if aged == 0 else max(ready_at, _before(now, threshold))
-    reaches_level = _before(now, threshold + (tier - aged) / boost if boost > 0 else inf)
-    return min(ready_at, reaches_level) if aged == 0 else reaches_level
-
-
 def overtaken_seconds(tier: int, ready_at: datetime | None, now: datetime, settings: Settings) -> float:
     """For how long from `now` on jobs of better tiers that arrive go before a waiting one: until aging has lifted it.
 
@@ -71,10 +54,3 @@ def overtaken_seconds(tier: int, ready_at: datetime | None, now: datetime, setti
         return inf
     wait = 0.0 if ready_at is None else (now - ready_at).total_seconds()
     return max(0.0, settings.aging_threshold_seconds + tier / settings.aging_boost - wait)
-
-
-def _before(now: datetime, seconds: float) -> datetime:
-    try:
-        return now - timedelta(seconds=seconds)
-    except OverflowError:  # never
-        return datetime.min.replace(tzinfo=UTC)

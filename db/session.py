@@ -1,11 +1,16 @@
 """Connections to the two stores. Every process makes its own, once, and passes them on."""
 
+import select
 from typing import Any
 
+import psycopg
 import redis
 import redis.asyncio
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from db.settings import Settings
 
@@ -28,7 +33,6 @@ POSTGRES_OPTIONS = {
     "application_name": "headrace",
 }
 ENGINE_OPTIONS: dict[str, Any] = {
-    "pool_pre_ping": True,
     "pool_timeout": CONNECT_SECONDS,
     "hide_parameters": True,  # an error's text is logged, and parameters are what clients wrote
     "connect_args": POSTGRES_OPTIONS,
@@ -37,7 +41,11 @@ ENGINE_OPTIONS: dict[str, Any] = {
 
 def make_engine(settings: Settings, *, pool_size: int = 5) -> Engine:
     """A synchronous engine on psycopg 3: workers, the sweep and the command line."""
-    return create_engine(settings.resolved_database_url, pool_size=pool_size, max_overflow=pool_size, **ENGINE_OPTIONS)
+    engine = create_engine(
+        settings.resolved_database_url, pool_size=pool_size, max_overflow=pool_size, **ENGINE_OPTIONS
+    )
+    event.listen(engine, "checkout", _check_taken)
+    return engine
 
 
 def make_async_engine(settings: Settings, *, pool_size: int = 20) -> AsyncEngine:
@@ -45,7 +53,27 @@ def make_async_engine(settings: Settings, *, pool_size: int = 20) -> AsyncEngine
 
     It has no overflow, whose connections are closed after each use: making one costs more than any statement.
     """
-    return create_async_engine(settings.resolved_database_url, pool_size=pool_size, max_overflow=0, **ENGINE_OPTIONS)
+    engine = create_async_engine(settings.resolved_database_url, pool_size=pool_size, max_overflow=0, **ENGINE_OPTIONS)
+    event.listen(engine.sync_engine, "checkout", _check_taken)
+    return engine
+
+
+def _check_taken(_: DBAPIConnection, record: ConnectionPoolEntry, __: PoolProxiedConnection) -> None:
+    """Replace what the pool holds of a server that went away: the end of the file is there to read.
+
+    A ping would tell the same, at the price of a round trip for every transaction.
+    """
+    connection = record.driver_connection
+    assert isinstance(connection, psycopg.Connection | psycopg.AsyncConnection)
+    if connection.closed or _has_news(connection.pgconn.socket):
+        raise InvalidatePoolError("the server closed the connection")
+
+
+def _has_news(socket: int) -> bool:
+    """Whether there is something to read. A connection that nobody uses has nothing."""
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def make_redis(settings: Settings) -> redis.Redis:

@@ -1,16 +1,16 @@
 """A job's beginning: the idempotency row, the key's window, the job and its body, in the caller's one transaction."""
 
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Integer, bindparam, delete, select, text
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
+from sqlalchemy import bindparam, delete, select, text
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from db.base import NULLABLE_JSONB
 from db.ids import new_id
 from db.models import IdempotencyKey, Job
 from db.queue import Ready
@@ -55,49 +55,59 @@ class Created:
     job: Job
     ready: Ready | None
     is_new: bool
+    position: int | None = None  # in the queue, where it was counted
 
 
-# One round trip, and no statement to build: this is what a submit costs. The window is counted in at most `key_window`
-# entries of an index.
+# One round trip for any number of jobs, and no statement to build: this is what a submit costs. Each key's window is
+# counted once, in at most `key_window` entries of an index; the jobs themselves fill it in their order.
 SUBMIT = select(Job).from_statement(
     text("""
-        WITH job AS (
+        WITH given AS (
+            SELECT *, row_number() OVER (PARTITION BY key_id, model, tier ORDER BY number) AS number_of_key
+            FROM jsonb_to_recordset(:jobs) AS given(
+                number int, id uuid, tenant text, key_id uuid, kind text, model text, tier smallint, stream boolean,
+                seed bigint, num_prompt_tokens int, max_tokens int, num_blocks int, start_by timestamptz,
+                finish_by timestamptz, run_for float8, replay_of uuid, prompt text, messages jsonb,
+                prompt_token_ids int[], sampling jsonb, webhook_url text, metadata jsonb
+            )
+        ), windows AS (
+            SELECT *, CASE WHEN EXISTS (
+                SELECT 1 FROM jobs
+                WHERE key_id = keys.key_id AND model = keys.model AND tier = keys.tier
+                  AND status = 'queued' AND ready_at IS NULL
+            ) THEN 0 ELSE :key_window - (
+                SELECT count(*) FROM (
+                    SELECT 1 FROM jobs
+                    WHERE key_id = keys.key_id AND model = keys.model AND tier = keys.tier
+                      AND status = 'queued' AND ready_at IS NOT NULL
+                    LIMIT :key_window
+                ) AS ready
+            ) END AS num_free
+            FROM (SELECT DISTINCT key_id, model, tier FROM given) AS keys
+        ), job AS (
             INSERT INTO jobs (
                 id, tenant, key_id, kind, model, tier, stream, seed, num_prompt_tokens, max_tokens, num_blocks,
                 start_by, finish_by, run_for, replay_of, ready_at
             )
             SELECT
-                :id, :tenant, :key_id, :kind, :model, :tier, :stream, :seed, :num_prompt_tokens, :max_tokens,
-                :num_blocks, :start_by, :finish_by, :run_for, :replay_of,
-                CASE WHEN EXISTS (
-                    SELECT 1 FROM jobs
-                    WHERE key_id = :key_id AND model = :model AND tier = :tier
-                      AND status = 'queued' AND ready_at IS NULL
-                ) OR :key_window <= (
-                    SELECT count(*) FROM (
-                        SELECT 1 FROM jobs
-                        WHERE key_id = :key_id AND model = :model AND tier = :tier
-                          AND status = 'queued' AND ready_at IS NOT NULL
-                        LIMIT :key_window
-                    ) AS ready
-                ) THEN NULL ELSE clock_timestamp() END
+                id, tenant, key_id, kind, model, tier, stream, seed, num_prompt_tokens, max_tokens, num_blocks,
+                start_by, finish_by, run_for, replay_of,
+                CASE WHEN number_of_key <= num_free THEN clock_timestamp() END
+            FROM given JOIN windows USING (key_id, model, tier)
+            ORDER BY number
             RETURNING *
         ), body AS (
             INSERT INTO job_inputs (job_id, prompt, messages, prompt_token_ids, sampling, webhook_url, metadata)
-            VALUES (:id, :prompt, :messages, :prompt_token_ids, :sampling, :webhook_url, :metadata)
+            SELECT id, prompt, messages, prompt_token_ids, sampling, webhook_url, metadata FROM given
         )
         SELECT * FROM job
-    """).bindparams(
-        bindparam("messages", type_=NULLABLE_JSONB),
-        bindparam("prompt_token_ids", type_=ARRAY(Integer)),
-        bindparam("sampling", type_=JSONB),
-        bindparam("metadata", type_=JSONB),
-    )
+    """).bindparams(bindparam("jobs", type_=JSONB))
 )
 AS_GIVEN = (
-    *("tenant", "key_id", "kind", "model", "tier", "stream", "max_tokens", "num_blocks", "start_by", "finish_by"),
-    *("run_for", "replay_of", "prompt", "messages", "prompt_token_ids", "webhook_url", "metadata"),
+    *("tenant", "kind", "model", "tier", "stream", "max_tokens", "num_blocks", "run_for"),
+    *("prompt", "messages", "prompt_token_ids", "webhook_url", "metadata"),
 )
+AS_TEXT = ("key_id", "start_by", "finish_by", "replay_of")
 
 
 async def create(session: AsyncSession, new: NewJob, *, key_window: int) -> Created:
@@ -110,15 +120,34 @@ async def create(session: AsyncSession, new: NewJob, *, key_window: int) -> Crea
         first = await _claim_key(session, new, new.idempotency_key, job_id)
         if first is not None:
             return Created(first, ready=None, is_new=False)
-    parameters = {name: getattr(new, name) for name in AS_GIVEN} | {
-        "id": job_id,
+    [created] = await _insert(session, {job_id: new}, key_window)
+    return created
+
+
+async def create_many(session: AsyncSession, news: Sequence[NewJob], *, key_window: int) -> list[Created]:
+    """Insert jobs that came without an Idempotency-Key, all or none, in their order."""
+    return await _insert(session, {new_id(): new for new in news}, key_window)
+
+
+async def _insert(session: AsyncSession, news: Mapping[UUID, NewJob], key_window: int) -> list[Created]:
+    rows = [_row(number, job_id, new) for number, (job_id, new) in enumerate(news.items())]
+    jobs = {job.id: job for job in await session.scalars(SUBMIT, {"jobs": rows, "key_window": key_window})}
+    readies = {job.id: Ready.of(job) for job in jobs.values() if job.ready_at is not None}
+    return [Created(jobs[job_id], readies.get(job_id), is_new=True) for job_id in news]
+
+
+def _row(number: int, job_id: UUID, new: NewJob) -> dict[str, Any]:
+    """The job as JSON, and its number among those that are inserted with it."""
+    texts = {name: getattr(new, name) for name in AS_TEXT}
+    return {
+        **{name: getattr(new, name) for name in AS_GIVEN},
+        **{name: None if value is None else str(value) for name, value in texts.items()},
+        "number": number,
+        "id": str(job_id),
         "seed": secrets.randbits(63) if new.seed is None else new.seed,
         "num_prompt_tokens": len(new.prompt_token_ids),
         "sampling": new.sampling.model_dump(mode="json"),
-        "key_window": key_window,
     }
-    job = (await session.scalars(SUBMIT, parameters)).one()
-    return Created(job, None if job.ready_at is None else Ready.of(job), is_new=True)
 
 
 async def earlier(session: AsyncSession, tenant: str, key: str, body_digest: bytes) -> Job | None:

@@ -27,7 +27,10 @@ local function write(by_attempt, by_worker, num_tokens, kind, payload)
   -- An end may count fewer tokens than were delivered; ids only grow.
   local id = string.format('%d-*', math.max(n, num_tokens))
   redis.call('XADD', key, id, 'a', by_attempt, 'w', by_worker, 'n', num_tokens, 'k', kind, 'p', payload)
-  redis.call('EXPIRE', key, ttl)
+  -- A key that was just made has none yet; a day outlasts any thousand tokens.
+  if kind ~= 'tokens' or n == 0 or math.floor(n / 1000) < math.floor(num_tokens / 1000) then
+    redis.call('EXPIRE', key, ttl)
+  end
   redis.call('PUBLISH', key, kind == 'end' and 'end' or num_tokens) -- so that who waits for the end alone can tell
 end
 

@@ -1,11 +1,14 @@
-"""What connections do not do: tell."""
+"""What connections do not do: tell, and outlive their server."""
 
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.servers import Servers
+
 FAILING = text("SELECT 1 / (length(:prompt) - length(:prompt))")
+PID = text("SELECT pg_backend_pid()")
 PROMPT = {"prompt": "what nobody else may read"}
 
 
@@ -21,3 +24,21 @@ async def test_error_of_an_asynchronous_statement_does_not_show_it_either(async_
         with pytest.raises(DBAPIError) as raised:
             await connection.execute(FAILING, PROMPT)
     assert PROMPT["prompt"] not in str(raised.value)
+
+
+def test_connections_of_a_server_that_was_restarted_are_replaced_unseen(servers: Servers, engine: Engine) -> None:
+    with engine.connect() as one, engine.connect() as two:
+        old = {connection.scalar(PID) for connection in (one, two)}
+    servers.postgres.stop()
+    servers.postgres.start()
+    with engine.connect() as one, engine.connect() as two:
+        assert {connection.scalar(PID) for connection in (one, two)}.isdisjoint(old)
+
+
+async def test_asynchronous_connections_are_replaced_unseen_too(servers: Servers, async_engine: AsyncEngine) -> None:
+    async with async_engine.connect() as one, async_engine.connect() as two:
+        old = {await connection.scalar(PID) for connection in (one, two)}
+    servers.postgres.kill()
+    servers.postgres.start()
+    async with async_engine.connect() as one, async_engine.connect() as two:
+        assert {await connection.scalar(PID) for connection in (one, two)}.isdisjoint(old)
