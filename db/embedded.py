@@ -15,6 +15,8 @@ from pathlib import Path
 import psycopg
 import redis
 
+from db import valkey_data
+
 DATA_FORMAT = 1  # of the data directory as a whole; PostgreSQL checks its own part
 DATABASE = "headrace"  # also the superuser; the sockets lie in a directory that only we can enter
 NOBODY = 65534  # PostgreSQL refuses to run as root
@@ -93,15 +95,20 @@ def postgres_argv(data_dir: Path, socket_dir: Path) -> list[str]:
     return [*_as_ordinary_user(), "setpriv", "--pdeathsig", "INT", *server]
 
 
-def valkey_argv(data_dir: Path, socket_dir: Path) -> list[str]:
-    """The command that runs Valkey in the foreground, its log in `<data_dir>/valkey`. It dies with its parent."""
+def init_valkey(data_dir: Path) -> None:
+    """Make Valkey's directory `<data_dir>/valkey`, or mend what a crash has left there. Before every start."""
     directory = data_dir / "valkey"
     directory.mkdir(mode=0o700, exist_ok=True)
+    valkey_data.mend(directory, _valkey_binary())
+
+
+def valkey_argv(data_dir: Path, socket_dir: Path) -> list[str]:
+    """The command that runs Valkey in the foreground, its data in `<data_dir>/valkey`. It dies with its parent."""
     settings = {
         "port": "0",
         "unixsocket": str(socket_dir / "valkey.sock"),
         "unixsocketperm": "700",
-        "dir": str(directory),
+        "dir": str(data_dir / "valkey"),
         "appendonly": "yes",
         "save": "",
         "maxmemory-policy": "noeviction",

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -28,6 +29,7 @@ class Server:
     """A server process that a test may kill and start again."""
 
     argv: list[str]
+    prepare: Callable[[], None]  # before every start, as the product does
     is_ready: Callable[[], bool]
     stop_signal: signal.Signals
     log_path: Path
@@ -35,6 +37,7 @@ class Server:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
+        self.prepare()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = monotonic() + START_SECONDS
@@ -72,16 +75,17 @@ def run_servers(postgres_settings: Sequence[str] = FAST) -> Iterator[Servers]:
     database_url = f"postgresql+psycopg://{embedded.DATABASE}@/{embedded.DATABASE}?host={sockets}"
     redis_url = f"unix://{sockets}/valkey.sock"
     settings = isolated_settings(directory / "data", database_url=database_url, redis_url=redis_url)
-    embedded.init_postgres(directory)
     options = [part for setting in postgres_settings for part in ("-c", setting)]
     postgres = Server(
         [*embedded.postgres_argv(directory, sockets), *options],
+        partial(embedded.init_postgres, directory),
         lambda: embedded.is_postgres_ready(database_url),
         signal.SIGINT,
         directory / "postgres.log",
     )
     valkey = Server(
         embedded.valkey_argv(directory, sockets),
+        partial(embedded.init_valkey, directory),
         lambda: embedded.is_redis_ready(redis_url),
         signal.SIGTERM,
         directory / "valkey.log",

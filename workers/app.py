@@ -13,6 +13,7 @@ from db.settings import get_settings
 from workers.active_queues import report_tier_queues
 from workers.consumer_step import ConsumerStep, tiers_read
 from workers.generate import generate
+from workers.task_events import repeat_after_outages
 
 __all__ = ["app", "generate"]
 
@@ -26,6 +27,7 @@ app.conf.update(
 )
 app.steps["consumer"].add(ConsumerStep)
 report_tier_queues(tiers_read)
+repeat_after_outages(app)
 signals.after_setup_logger.connect(show_fields, weak=False)
 
 # The tracer times the task's body, which only reports; "succeeded in 0.0003s" of a minute's work would mislead.

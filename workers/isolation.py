@@ -4,8 +4,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-import redis
-
+from db.outage import is_refusing_all
 from workers.contact import is_contact_lost
 
 Item = TypeVar("Item", bound=Hashable)
@@ -24,14 +23,14 @@ class Isolation(Generic[Item]):
     def run(self, items: Sequence[Item], act: Callable[[Sequence[Item]], Result]) -> list[Result]:
         """`act` on all items; where that fails on each half of them, down to the item that fails alone.
 
-        Returns what succeeded. Raises when a store is away: then every item fails, and none is to blame.
+        Returns what succeeded. Raises when a store is away or refuses all: then every item fails, and none is to blame.
         """
         if not items:
             return []
         try:
             result = act(items)
         except Exception as error:
-            if is_contact_lost(error) or isinstance(error, redis.ConnectionError | redis.TimeoutError):
+            if is_contact_lost(error) or is_refusing_all(error):
                 raise
             if len(items) == 1:
                 self._failed(items[0], error)

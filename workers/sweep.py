@@ -12,11 +12,13 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from db import jobs, queue, workers
+from db.outage import is_refusing_all
 from db.settings import Settings
 from workers.contact import Contact, ContactLost, is_contact_lost
 from workers.expiry import Expiry
 from workers.isolation import Isolation
 from workers.lost_jobs import take_back
+from workers.stream_ends import StreamEnds
 
 MARGIN_SECONDS = 2.0  # a row may be this much older than a pushed one and still be on its way into the list
 PAGE = 1000  # rows in one statement
@@ -35,6 +37,12 @@ class Report:
     num_dead: int
     num_promoted: int  # parked jobs that became ready
     num_restored: int  # ready jobs that had no message
+    num_closed: int  # ended jobs whose streams were open
+
+    @property
+    def is_repair(self) -> bool:
+        """Whether anything was put right; a parked job's turn is everyday."""
+        return any((self.num_expired, self.num_requeued, self.num_dead, self.num_restored, self.num_closed))
 
 
 class Sweep:
@@ -51,6 +59,7 @@ class Sweep:
         gap_seconds = max(settings.lease_seconds / 3, 2 * settings.sweep_seconds)
         self._contact = Contact(lease_seconds=settings.lease_seconds, gap_seconds=gap_seconds)
         self._expiry = Expiry(engine, redis, self._contact)
+        self._stream_ends = StreamEnds(engine, redis)
         self._taking = Isolation[UUID](log, "a lost worker's jobs cannot be taken back")
         self._restoring = Isolation[str](log, "a model's queue cannot be repaired")
         self._failing: set[str] = set()  # steps that failed in the last round: a failure is logged when it begins
@@ -73,8 +82,9 @@ class Sweep:
             num_dead=sum(len(each.dead) for each in lost),
             num_promoted=self._step("parked jobs", self._promote) or 0,
             num_restored=self._step("lost messages", partial(self._restore, now)) or 0,
+            num_closed=self._step("open streams", self._stream_ends.run) or 0,
         )
-        if report.num_expired or report.num_requeued or report.num_dead or report.num_restored:
+        if report.is_repair:
             log.info("sweep repaired", extra=vars(report))
         return report
 
@@ -92,7 +102,7 @@ class Sweep:
             result = None
             if name not in self._failing:
                 self._failing.add(name)
-                trace = None if isinstance(error, RedisError) else error
+                trace = None if isinstance(error, RedisError) or is_refusing_all(error) else error
                 log.warning("sweep step fails: %s", error, exc_info=trace, extra={"step": name})
         else:
             if name in self._failing:

@@ -16,6 +16,7 @@ from workers import tasks
 from workers.active_queues import report_tier_queues
 from workers.sweep import Sweep
 from workers.sweeper import Sweeper
+from workers.task_events import repeat_after_outages
 from workers.tier_control import TierControl
 
 __all__ = ["app"]
@@ -42,6 +43,7 @@ class Housekeeping(bootsteps.StartStopStep):
 
 app.steps["worker"].add(Housekeeping)
 report_tier_queues()
+repeat_after_outages(app)
 app.steps["consumer"].add(TierControl)
 signals.after_setup_logger.connect(show_fields, weak=False)
 # What a task did is logged where it is done. Celery would add two lines a second, and httpx the URLs, which may hold

@@ -147,10 +147,14 @@ def postgres() -> None:
 def valkey() -> None:
     """Run the embedded Valkey of the data directory."""
     from db import embedded
+    from db.logs import log_to_stderr
     from db.settings import get_settings
 
     settings = get_settings()
-    _exec(embedded.valkey_argv(settings.data_dir.resolve(), settings.socket_dir))
+    log_to_stderr(settings.log_level)
+    data_dir = settings.data_dir.resolve()
+    embedded.init_valkey(data_dir)
+    _exec(embedded.valkey_argv(data_dir, settings.socket_dir))
 
 
 def _exec(argv: list[str]) -> NoReturn:

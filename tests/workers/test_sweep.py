@@ -210,6 +210,26 @@ def test_model_whose_list_is_broken_keeps_no_other_from_being_repaired(world: Sw
     assert world.pop_all() == [job_id]
 
 
+def test_redis_that_takes_no_writes_is_nobodys_fault_and_said_once(
+    world: Sweeping, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.add_worker()
+    with Session(world.engine) as session, session.begin():
+        rows.add_worker(session, model="a")
+    job_id = world.add_job(ready_at=world.now() - 10)
+    world.redis.replicaof("127.0.0.1", "1")  # of a master that is not there; a full disk refuses alike
+    try:
+        for _ in range(2):
+            assert world.round().num_restored == 0
+    finally:
+        world.redis.replicaof("NO", "ONE")
+    failures = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert [(record.levelname, vars(record).get("step")) for record in failures] == [("WARNING", "lost messages")]
+    assert failures[0].exc_info is None
+    assert world.round().num_restored == 1
+    assert world.pop_all() == [job_id]
+
+
 def test_while_redis_is_away_jobs_that_never_ran_expire_and_parked_ones_move_up(
     world: Sweeping, servers: Servers
 ) -> None:
