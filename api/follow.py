@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
@@ -12,7 +12,8 @@ from redis.exceptions import RedisError
 from api.errors import is_store_away, not_found
 from api.job_view import PREFIX, tokens_of
 from api.services import Services
-from db import job_queries, stream
+from api.stream import Watch
+from db import job_queries
 from db.ids import parse_id, public_id
 from db.job_queries import JobRow
 from db.models import ENDED
@@ -20,6 +21,7 @@ from db.stream import StreamRead, Token
 
 log = logging.getLogger(__name__)
 
+PAGE_TOKENS = 128  # of an ended job's output
 RETRY_SECONDS = 1.0  # while Redis or PostgreSQL is away
 END_ONLY = 2**31 - 1  # an index beyond any output: the end is told, and no token
 
@@ -33,7 +35,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The next output tokens; the first of them has index `first_index`."""
+    """The next output tokens, at most a page; the first of them has index `first_index`."""
 
     first_index: int
     tokens: list[Token]
@@ -64,40 +66,34 @@ async def load_job(services: Services, tenant: str, job_id: UUID) -> JobRow | No
 async def follow(services: Services, row: JobRow, *, first_index: int = 0) -> AsyncGenerator[Started | Tokens | Ended]:
     """What happens to the job: started, its tokens from `first_index` on, each once and in order, then its end.
 
-    Ends without `Ended` when the job is deleted meanwhile.
+    Tokens come in pages, and the next one is read when the last was taken: what a slow client has not taken stays in
+    the stores. Ends without `Ended` when the job is deleted meanwhile.
     """
     is_started, index = False, first_index
     with (
         services.metrics.open_streams.track_inprogress(),
-        services.hub.watch(row.job.id, only_end=first_index == END_ONLY) as watch,
+        services.hub.watch(row.job.id, row.job.status, only_end=first_index == END_ONLY) as watch,
     ):
         while True:
             grown = await _read(services, row.job.id, index)
-            is_growing = grown is not None and grown.exists and not grown.is_ended
-            if watch.is_row_due or not (is_growing and is_started):
-                watch.is_row_due = False
-                try:
-                    latest = await load_job(services, row.job.tenant, row.job.id)
-                except Exception as error:
-                    if not is_store_away(error):
-                        raise
-                    watch.is_row_due = True  # the stream goes on meanwhile
-                else:
-                    if latest is None:
-                        return
-                    row = latest
+            if watch.is_row_due or (grown is not None and (grown.is_ended or (grown.exists and not is_started))):
+                latest = await _latest(services, row, watch)
+                if latest is None:
+                    return
+                row = latest
             if row.job.started_at is not None and not is_started:
                 is_started = True
                 yield Started(row)
             if row.job.status in ENDED:
-                rest = tokens_of(row.output)[index:]
-                if rest:
-                    yield Tokens(index, rest)
+                for page in _pages(tokens_of(row.output), index):
+                    yield page
                 yield Ended(row)
                 return
             if grown is not None and grown.tokens and is_started:
                 yield Tokens(index, grown.tokens)
                 index += len(grown.tokens)
+                if index < grown.num_tokens:
+                    continue
             is_store_missing = grown is None or watch.is_row_due
             await watch.wait(RETRY_SECONDS if is_store_missing else None)
 
@@ -122,11 +118,31 @@ async def _until_end(services: Services, row: JobRow) -> AsyncGenerator[JobRow]:
             yield item.row
 
 
-async def _read(services: Services, job_id: UUID, first_index: int) -> StreamRead | None:
-    """The stream from `first_index` on; None while Redis is away, when the row alone can tell."""
+async def _latest(services: Services, row: JobRow, watch: Watch) -> JobRow | None:
+    """The row as it is now; None when it is gone. While PostgreSQL is away it is as it was, and due again."""
+    watch.is_row_due = False  # before the look: what happens from now on makes it due again
     try:
-        async with services.reads:
-            return await stream.read(services.redis, job_id, first_index)
+        # Its client may leave meanwhile, and a statement that is cut off takes its connection with it.
+        latest = await asyncio.shield(load_job(services, row.job.tenant, row.job.id))
+    except Exception as error:
+        if not is_store_away(error):
+            raise
+        watch.is_row_due = True  # the stream goes on meanwhile
+        return row
+    if latest is not None:
+        watch.status = latest.job.status
+    return latest
+
+
+def _pages(tokens: list[Token], first_index: int) -> Iterator[Tokens]:
+    for index in range(first_index, len(tokens), PAGE_TOKENS):
+        yield Tokens(index, tokens[index : index + PAGE_TOKENS])
+
+
+async def _read(services: Services, job_id: UUID, first_index: int) -> StreamRead | None:
+    """The stream's page from `first_index` on; None while Redis is away, when the row alone can tell."""
+    try:
+        return await services.reads.run((job_id, first_index))
     except (RedisError, OSError) as error:  # the hub has logged it once for all readers
         log.debug("cannot read a stream", extra={"job_id": str(job_id), "error": str(error)})
         return None

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from api.batcher import Batcher
 from api.cache import TtlCache
+from api.grammars import GrammarChecks
 from api.metrics import Metrics
 from api.pace import Pace, measure
 from api.stream import StreamHub
@@ -34,7 +35,7 @@ KEY_SECONDS = 5  # how long a revoked key may go on working
 CARD_SECONDS = 1
 DEPTH_SECONDS = 1
 EXAMPLE_SECONDS = 5  # how long the reference may name a model that is gone
-PAGE_TOKENS = 128  # what a reader gets at once of a stream, and all that waits in memory while its client is slow
+PAGE_ENTRIES = 32  # what a reader gets of a stream at once, and all that waits in memory while its client is slow
 
 
 @dataclass
@@ -54,6 +55,7 @@ class Services:
     pushes: Batcher[Ready, None]  # of messages, to their lists
     reads: Batcher[tuple[UUID, int], StreamRead]  # of token streams: a job's page from an index on
     texts: Texts = field(default_factory=Texts)
+    grammars: GrammarChecks = field(default_factory=GrammarChecks)
     keys: TtlCache[bytes, ApiKey | None] = field(default_factory=lambda: TtlCache(KEY_SECONDS))
     cards: TtlCache[str, Worker | None] = field(default_factory=lambda: TtlCache(CARD_SECONDS))
     paces: TtlCache[str, Pace] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
@@ -120,7 +122,7 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
         return [None] * len(readies)
 
     async def read(positions: list[tuple[UUID, int]]) -> list[StreamRead]:
-        return await stream.read_many(redis, positions, limit=PAGE_TOKENS)
+        return await stream.read_many(redis, positions, limit=PAGE_ENTRIES)
 
     services = Services(
         settings=settings,
@@ -141,6 +143,7 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
         if services.background:
             await asyncio.wait(services.background, timeout=5)
         await services.hub.stop()
+        await services.grammars.close()
         await redis.aclose()
         await engine.dispose()
 

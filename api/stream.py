@@ -6,7 +6,7 @@ The hub carries no tokens. It wakes readers, and they read the range they miss, 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from uuid import UUID
 
@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 5.0  # a job that was silent for this long has its row checked
 RECONNECT_SECONDS = 0.5
+STOP_SECONDS = 0.5
+NEVER = float("-inf")
 IDLE_CHANNEL = "stream:none"  # a connection without subscription cannot be listened to
 
 Statuses = Callable[[list[UUID]], Awaitable[dict[UUID, str]]]
@@ -28,10 +30,11 @@ Statuses = Callable[[list[UUID]], Awaitable[dict[UUID, str]]]
 class Watch:
     """One reader's place in the hub; with `only_end`, it sleeps through the tokens."""
 
-    def __init__(self, *, only_end: bool = False) -> None:
+    def __init__(self, status: str, *, only_end: bool = False) -> None:
+        self.status = status  # of the row, as the reader last saw it; written by the reader
         self.only_end = only_end
+        self.is_row_due = False  # the reader should look at the row; it clears this before it looks
         self._woken = asyncio.Event()
-        self.is_row_due = True  # the reader should look at the row; it clears this before it looks
 
     def wake(self, *, is_row_due: bool = False) -> None:
         self.is_row_due = self.is_row_due or is_row_due
@@ -50,13 +53,16 @@ class _Channel:
 
     def __init__(self) -> None:
         self.watches: set[Watch] = set()
-        self.heard_at = time.monotonic()
-        self.status: str | None = None  # of the row, as last checked
+        self.heard_at = NEVER
 
-    def wake(self, *, is_token: bool = False, is_row_due: bool = False) -> None:
+    def wake(self, *, is_end: bool = False) -> None:
         for watch in self.watches:
-            if not (is_token and watch.only_end):
-                watch.wake(is_row_due=is_row_due)
+            watch.wake(is_row_due=is_end)
+
+    def wake_for_tokens(self) -> None:
+        for watch in self.watches:
+            if not watch.only_end:
+                watch.wake()
 
 
 class StreamHub:
@@ -69,6 +75,7 @@ class StreamHub:
         self._channels: dict[UUID, _Channel] = {}  # written by the event loop, as is all below
         self._by_name: dict[bytes, _Channel] = {}
         self._changed: asyncio.Queue[bytes] = asyncio.Queue()  # channels whose first reader came or last one left
+        self._is_check_due = asyncio.Event()  # a reader or a subscription is new
         self._pubsub: PubSub | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -77,19 +84,25 @@ class StreamHub:
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while running := [task for task in self._tasks if not task.done()]:
+            for task in running:
+                task.cancel()  # again: a driver may have made an error of its own of the first
+            await asyncio.wait(running, timeout=STOP_SECONDS)
 
     @contextmanager
-    def watch(self, job_id: UUID, *, only_end: bool = False) -> Iterator[Watch]:
-        """A watch on the job's stream. It is woken once when the subscription stands: read after every wake."""
-        watch = Watch(only_end=only_end)
+    def watch(self, job_id: UUID, status: str, *, only_end: bool = False) -> Iterator[Watch]:
+        """A watch on the job, whose row had `status` a moment ago.
+
+        It is woken once when the subscription stands: read after every wake.
+        """
+        watch = Watch(status, only_end=only_end)
         name = channel_of(job_id).encode()
         channel = self._channels.get(job_id)
         if channel is None:
             channel = self._channels[job_id] = self._by_name[name] = _Channel()
             self._changed.put_nowait(name)
+        else:
+            self._check_soon(channel)  # its subscription may stand since before the status was read
         channel.watches.add(watch)
         try:
             yield watch
@@ -141,33 +154,51 @@ class StreamHub:
         """Wake a channel's readers at each message, and at the confirmation of its subscription."""
         while True:
             message = await pubsub.get_message(timeout=self._silent_seconds)
-            if message is not None and message["type"] in ("message", "subscribe"):
-                channel = self._by_name.get(message["channel"])
-                if channel is not None:
-                    channel.heard_at = time.monotonic()
-                    channel.wake(is_token=message["type"] == "message" and message["data"] != b"end")
+            channel = None if message is None else self._by_name.get(message["channel"])
+            if message is None or channel is None:
+                continue
+            if message["type"] == "subscribe":
+                channel.wake()
+                self._check_soon(channel)
+            elif message["type"] == "message":
+                channel.heard_at = time.monotonic()
+                if message["data"] == b"end":
+                    channel.wake(is_end=True)
+                else:
+                    channel.wake_for_tokens()
+
+    def _check_soon(self, channel: _Channel) -> None:
+        """What its readers do not know yet may have happened without a message that they could hear."""
+        channel.heard_at = NEVER
+        self._is_check_due.set()
 
     async def _check_silent(self) -> None:
-        """Ask Postgres, in one query, about every job that was silent for long; wake those whose status moved."""
+        """Ask Postgres, in one query, about every job that was silent for long; wake who knows another status.
+
+        So readers of jobs that wait cost a statement for all of them together, however they came.
+        """
         while True:
-            await asyncio.sleep(self._silent_seconds / 5)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._silent_seconds / 5):
+                    await self._is_check_due.wait()
+            self._is_check_due.clear()
             now = time.monotonic()
             silent = [id for id, channel in self._channels.items() if now - channel.heard_at >= self._silent_seconds]
-            if not silent:
-                continue
-            try:
-                statuses = await self._statuses(silent)
-            except Exception as error:  # whatever it is, the next round tries again, and streams must go on
-                log.warning("cannot check silent jobs", extra={"error": str(error)})
-                continue
-            for job_id in silent:
-                self._note(job_id, statuses.get(job_id, "gone"), now)
+            if silent:
+                self._note_heard(silent, now)  # before asking: who comes meanwhile asks again
+                try:
+                    self._note(await self._statuses(silent), silent)
+                except Exception as error:  # whatever it is, the next round tries again, and streams must go on
+                    log.warning("cannot check silent jobs", extra={"error": str(error)})
+                    self._note_heard(silent, NEVER)
 
-    def _note(self, job_id: UUID, status: str, now: float) -> None:
-        channel = self._channels.get(job_id)
-        if channel is None:
-            return
-        channel.heard_at = now
-        if channel.status != status:
-            channel.status = status
-            channel.wake(is_row_due=True)
+    def _note_heard(self, job_ids: Iterable[UUID], at: float) -> None:
+        for channel in filter(None, map(self._channels.get, job_ids)):
+            channel.heard_at = at
+
+    def _note(self, statuses: Mapping[UUID, str], asked: Iterable[UUID]) -> None:
+        for job_id in asked:
+            channel = self._channels.get(job_id)
+            for watch in channel.watches if channel else ():
+                if watch.status != statuses.get(job_id, "gone"):
+                    watch.wake(is_row_due=True)

@@ -23,6 +23,7 @@ SCRIPT_SHA = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 RUNNING_SECONDS = 24 * 3600  # since the last append
 ENDED_SECONDS = 300  # later readers are served from Postgres
 WAITS = "waits"
+PREFIX = "stream:"  # of the keys
 
 
 class StreamStale(Exception):
@@ -35,11 +36,15 @@ class StreamEnded(Exception):
 
 @dataclass(frozen=True)
 class Token:
-    """A delivered token. The texts of a job's tokens, joined, are its text; one may be empty."""
+    """A delivered token. The texts of a choice's tokens, joined, are its text; one may be empty.
+
+    A job's tokens are in the order of (place in its choice, choice), whenever each was computed.
+    """
 
     token_id: int
     text: str
     logprobs: dict[str, Any] | None = None  # {"logprob", "top": [[token id, logprob], ...]}
+    choice: int = 0  # which of the job's outputs it belongs to
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class StreamRead:
-    """A stream from an index on. One that `is_ended` may hold fewer than `num_tokens`: the row has them all."""
+    """A part of a stream, from an index on. One that `is_ended` may lack some of its `num_tokens`: the row has all."""
 
     tokens: list[Token]
     num_tokens: int
@@ -93,7 +98,7 @@ class StreamRead:
 
 def key_of(job_id: UUID) -> str:
     """The job's stream."""
-    return f"stream:{job_id.hex}"
+    return f"{PREFIX}{job_id.hex}"
 
 
 def channel_of(job_id: UUID) -> str:
@@ -164,12 +169,33 @@ async def fence_async(client: redis.asyncio.Redis, job_id: UUID) -> list[Token] 
     return None if status == "missing" else _tokens(payloads)
 
 
-async def read(client: redis.asyncio.Redis, job_id: UUID, first_index: int) -> StreamRead:
-    """The tokens from `first_index` on, and where the stream stands, as of one moment."""
+async def read(client: redis.asyncio.Redis, job_id: UUID, first_index: int, *, limit: int | None = None) -> StreamRead:
+    """The tokens from `first_index` on, of at most `limit` entries, and where the stream stands, as of one moment."""
+    (found,) = await read_many(client, [(job_id, first_index)], limit=limit)
+    return found
+
+
+async def read_many(
+    client: redis.asyncio.Redis, positions: Sequence[tuple[UUID, int]], *, limit: int | None = None
+) -> list[StreamRead]:
+    """The same for many positions (job, first index), in their order and one round trip; equal ones are read once."""
     pipeline = client.pipeline(transaction=True)
-    pipeline.xrange(key_of(job_id), min=f"{first_index + 1}-0")
-    pipeline.xrevrange(key_of(job_id), count=1)
-    entries, last = await pipeline.execute()
+    wanted = list(dict.fromkeys(positions))
+    for job_id, first_index in wanted:
+        pipeline.xrange(key_of(job_id), min=f"{first_index + 1}-0", count=limit)
+        pipeline.xrevrange(key_of(job_id), count=1)
+    replies = await pipeline.execute()
+    found = {
+        position: _stream_read(position[1], entries, last)
+        for position, entries, last in zip(wanted, replies[::2], replies[1::2], strict=True)
+    }
+    return [found[position] for position in positions]
+
+
+Entries = list[tuple[bytes, dict[bytes, bytes]]]
+
+
+def _stream_read(first_index: int, entries: Entries, last: Entries) -> StreamRead:
     if not last:
         return StreamRead([], 0, is_ended=False, exists=False)
     fields = last[0][1]
@@ -198,12 +224,18 @@ def _standing(last: dict[bytes, bytes]) -> Standing:
 
 
 def _append_arguments(append: Append) -> list[Any]:
-    tokens = [[token.token_id, storable(token.text), token.logprobs] for token in append.tokens]
+    tokens = [_as_list(token) for token in append.tokens]
     payload = json.dumps(tokens, ensure_ascii=False, separators=(",", ":"))
     return [
         key_of(append.job_id),
         *_arguments("append", append.attempt, append.worker_id.hex, append.first_index, len(tokens), payload),
     ]
+
+
+def _as_list(token: Token) -> list[Any]:
+    """The token as its entry has it, which `_tokens` reads; nearly all are of the first choice, which goes unsaid."""
+    said = [token.token_id, storable(token.text), token.logprobs]
+    return [*said, token.choice] if token.choice else said
 
 
 def _end_arguments(num_tokens: int) -> list[Any]:

@@ -20,6 +20,7 @@ from workers.thread import WorkerThread
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
+LONGEST_APPEND = 32  # tokens, so that readers, who get whole entries, can bound what they get
 
 
 class Streamer(WorkerThread):
@@ -119,7 +120,7 @@ class Streamer(WorkerThread):
         """Move on by what the script answered. Whether the job must be written again."""
         if result.status == "ok":
             held.num_streamed = append.first_index + len(append.tokens)
-            return False
+            return len(append.tokens) == LONGEST_APPEND
         if result.status == "behind":
             held.num_streamed = min(result.num_tokens, len(held.tokens))
             return held.num_streamed < len(held.tokens)
@@ -150,5 +151,5 @@ def _append_of(held: HeldJob) -> Append:
         attempt=held.claimed.attempt,
         worker_id=held.worker_id,
         first_index=held.num_streamed,
-        tokens=held.tokens[held.num_streamed :],
+        tokens=held.tokens[held.num_streamed : held.num_streamed + LONGEST_APPEND],
     )

@@ -20,6 +20,7 @@ OTHER_KEY = "hr_other-tenant"
 async def serve(settings: Settings) -> AsyncIterator[str]:
     """The API on a free port; yields its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it on sockets of its own making only
     config = uvicorn.Config(create_app(settings), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -153,19 +153,6 @@ async def test_an_end_that_redis_never_told_is_found_in_the_row(
     assert [(event.name, event.number) for event in rest] == [("job.succeeded", 3)]
 
 
-async def test_many_readers_share_few_connections_and_each_gets_every_token(
-    settings, worker, submit, redis_client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("api.services.MAX_READS", 2)
-    job = await submit()
-    async with api_with(settings) as client:
-        readers = [asyncio.create_task(read_all(client, job["id"])) for _ in range(40)]
-        worker.run(job["id"], *[f" {i}" for i in range(5)])
-        seen = await asyncio.gather(*readers)
-        assert len(redis_client.client_list(_type="pubsub")) == 2, "one for each of the two APIs"
-    assert all([event.number for event in each] == list(range(8)) for each in seen)
-
-
 async def test_readers_that_leave_leave_no_subscription_behind(client, submit, redis_client) -> None:
     job = await submit()
     for _ in range(3):

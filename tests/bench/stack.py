@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import redis
@@ -88,10 +89,10 @@ class Stack:
         return found
 
     @contextlib.contextmanager
-    def worker(self) -> Iterator[WorkerProcess]:
+    def worker(self, *, app: str = "workers.app") -> Iterator[WorkerProcess]:
         """An engine worker that is ready; drained at the end."""
         since = self.now()
-        with WorkerProcess(self.settings, self.settings.data_dir / "worker.log") as worker:
+        with WorkerProcess(self.settings, self.settings.data_dir / "worker.log", app=app) as worker:
             wait_until(lambda: self._is_ready(since), "the worker to be ready")
             self.pids["worker"] = worker.process.pid
             yield worker
@@ -105,8 +106,8 @@ class Stack:
 
 
 @contextlib.contextmanager
-def run_stack() -> Iterator[Stack]:
-    """Both stores, as durable as in production, and one API process."""
+def run_stack(**changes: Any) -> Iterator[Stack]:
+    """Both stores, as durable as in production, and one API process; `changes` are further settings."""
     with tempfile.TemporaryDirectory(prefix="hr-bench-") as name, run_servers(counters.POSTGRES_OPTIONS) as servers:
         directory = Path(name)
         values = {
@@ -116,7 +117,7 @@ def run_stack() -> Iterator[Stack]:
             "num_threads": 1,
             "port": _free_port(),
         }
-        settings = servers.settings.model_copy(update=values)
+        settings = servers.settings.model_copy(update=values | changes)
         migrate.upgrade(settings)
         engine, client = make_engine(settings), make_redis(settings)
         counters.prepare(engine)

@@ -40,6 +40,23 @@ async def test_reader_finds_every_token_from_every_cursor(
         assert (read.num_tokens, read.is_ended, read.exists) == (6, False, True)
 
 
+async def test_pages_of_many_streams_come_in_one_round_trip_and_join_to_the_streams(
+    redis_client: redis.Redis, async_redis: redis.asyncio.Redis
+) -> None:
+    jobs = [new_id(), new_id()]
+    for job_id in jobs:
+        for attempt, first, count in ((1, 0, 1), (2, 1, 3), (3, 4, 2)):
+            stream.open(redis_client, job_id, attempt, ME)
+            append(redis_client, job_id, first, count, attempt=attempt)
+    joined: dict[UUID, list[Token]] = {job_id: [] for job_id in jobs}
+    while positions := [(job_id, len(found)) for job_id, found in joined.items() if len(found) < 6]:
+        pages = await stream.read_many(async_redis, [*positions, positions[0]], limit=1)
+        assert pages[-1] == pages[0] and 0 < len(pages[0].tokens) <= 3 and pages[0].num_tokens == 6
+        for (job_id, _), page in zip(positions, pages[:-1], strict=True):
+            joined[job_id] += page.tokens
+    assert joined == dict.fromkeys(jobs, tokens(6))
+
+
 async def test_stream_that_was_never_opened_does_not_exist(async_redis: redis.asyncio.Redis, job_id: UUID) -> None:
     assert not (await stream.read(async_redis, job_id, 0)).exists
 

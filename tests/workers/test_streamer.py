@@ -10,7 +10,7 @@ from db import stream
 from db.stream import Token
 from tests.workers.held_jobs import WORKER_ID, make_held
 from workers.held import HeldJob
-from workers.streamer import Streamer
+from workers.streamer import LONGEST_APPEND, Streamer
 
 
 @dataclass
@@ -101,6 +101,15 @@ def test_a_stream_that_redis_lost_is_written_again_from_the_first_token(world: W
     held.tokens.append(Token(12, "c"))
     world.stream(held)
     assert world.texts(held) == ["a", "b", "c"]
+
+
+def test_much_that_is_due_at_once_is_written_in_entries_of_bounded_length(world: World) -> None:
+    held = opened(world.client)
+    held.tokens += [Token(12, "c")] * (2 * LONGEST_APPEND)
+    held.is_committed = True
+    world.stream(held)
+    counts = [int(fields[b"n"]) for _, fields in world.client.xrange(stream.key_of(held.job_id))]
+    assert counts == [0, LONGEST_APPEND, 2 * LONGEST_APPEND, 2 * LONGEST_APPEND + 2, 2 * LONGEST_APPEND + 2]
 
 
 def test_a_lost_stream_of_a_job_that_is_no_longer_ours_is_left_alone(world: World) -> None:
