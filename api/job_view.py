@@ -1,20 +1,19 @@
-"""A job's row as its JSON, and as the tokens of its output."""
+"""A job's row as its JSON."""
 
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from api.output import ChoiceOutput, choices_of
 from api.pace import estimate
-from api.schemas import Crash, JobError, JobOutput, JobView, Links, TokenLogprobs, Usage
+from api.schemas import Crash, JobChoice, JobError, JobOutput, JobView, Links, Usage
 from api.services import Services
 from db import job_queries
 from db import models as tables
 from db.ids import public_id
 from db.job_queries import JobRow
 from db.models import ENDED, Job, Status
-from db.order import overtaken_seconds
 from db.settings import TIERS
-from db.stream import Token
 
 PREFIX, WORKER_PREFIX = "job_", "worker_"
 
@@ -30,6 +29,7 @@ def view_of(row: JobRow) -> JobView:
             "tier": TIERS[job.tier],
             "position": None,
             "estimate": None,
+            "n": job.num_choices,
             "output": _output(job, row.output) if is_ended and row.output is not None else None,
             "usage": _usage(job) if is_ended else None,
             "error": _error(job) if is_ended else None,
@@ -55,21 +55,9 @@ async def live_view(services: Services, row: JobRow) -> JobView:
                 latest = await job_queries.get(session, row.job.tenant, row.job.id)
                 return view if latest is None else view_of(latest)
     pace = await services.pace(row.job.model)
-    overtaken = overtaken_seconds(row.job.tier, row.job.ready_at, now, services.settings)
-    when = estimate(pace, position, tier=row.job.tier, overtaken_seconds=overtaken, now=now)
+    waited = None if row.job.ready_at is None else (now - row.job.ready_at).total_seconds()
+    when = estimate(pace, position, tier=row.job.tier, waited_seconds=waited, now=now)
     return view.model_copy(update={"position": position, "estimate": when})
-
-
-def tokens_of(output: tables.JobOutput | None) -> list[Token]:
-    """The output as the stream had it, so that events read later are the events that were sent."""
-    if output is None:
-        return []
-    starts = [0, *output.text_offsets[:-1]]
-    logprobs = output.logprobs or [None] * len(output.token_ids)
-    return [
-        Token(token_id, output.text[start:end], logprob)
-        for token_id, start, end, logprob in zip(output.token_ids, starts, output.text_offsets, logprobs, strict=True)
-    ]
 
 
 _SAME_NAME = (
@@ -79,13 +67,26 @@ _SAME_NAME = (
 
 
 def _output(job: Job, output: tables.JobOutput) -> JobOutput:
-    logprobs = None if output.logprobs is None else [TokenLogprobs.model_validate(each) for each in output.logprobs]
+    has_logprobs, choices = output.logprobs is not None, choices_of(job, output)
+    views = [_choice(choice, has_logprobs=has_logprobs) for choice in choices]
+    first = views[0].model_dump(exclude={"index"})
     return JobOutput.model_validate(
         {
-            "text": output.text,
-            "finish_reason": job.finish_reason,
-            "token_ids": output.token_ids,
-            "logprobs": logprobs,
+            **first,
+            "choices": views if len(views) > 1 else None,
+            "prompt_logprobs": None if output.prompt_logprobs is None else [None, *output.prompt_logprobs],
+        }
+    )
+
+
+def _choice(choice: ChoiceOutput, *, has_logprobs: bool) -> JobChoice:
+    return JobChoice.model_validate(
+        {
+            "index": choice.index,
+            "text": choice.text,
+            "finish_reason": choice.finish_reason,
+            "token_ids": choice.token_ids,
+            "logprobs": choice.logprobs if has_logprobs else None,
         }
     )
 

@@ -1,32 +1,38 @@
 """How fast a model's jobs start, and what that means for one that waits."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import exp, sqrt
+from math import inf, sqrt
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from api.progress import Progress, StartIn
 from api.schemas import Estimate
-from db import rates, workers
+from db import flows, rates, workers
+from db.flows import Flow
 from db.job_queries import Depth
-from db.order import LIFTED_EVERY
-from db.rates import WINDOW_SECONDS, Rate
-from db.settings import Settings
+from db.order import LIFTED_EVERY, lifted_after
+from db.rates import Rate
+from db.settings import TIERS, Settings
 
-Z = 1.645  # of the normal distribution: nine in ten starts are to fall between earliest and latest
 SEAT_SECONDS = 1.0  # a free seat is filled within
 MOST_SECONDS = 10 * 365 * 86400.0  # what is later may be never
+CHANGE = 0.2  # of the rate of starts: how far the arrivals of better tiers, or the place by age, may be off
 
 
 @dataclass(frozen=True)
-class StartIn:
-    """Seconds until a waiting job starts: at the earliest, probably, at the latest."""
+class TierPace:
+    """What a tier adds to the waiting of others."""
 
-    earliest: float
-    likely: float
-    latest: float
+    flow: Flow
+    overtaking: float  # jobs of better tiers that come per second
+    lifted_after: float  # seconds of waiting, see `db.order`
+
+    @property
+    def lifted_in(self) -> float:
+        """Seconds until aging lifts the oldest of its waiting jobs."""
+        return inf if self.flow.oldest_wait is None else max(0.0, self.lifted_after - self.flow.oldest_wait)
 
 
 @dataclass(frozen=True)
@@ -36,65 +42,99 @@ class Pace:
     rate: Rate | None  # of starts; None: nothing has started lately
     num_running: int
     num_seats: int  # of workers that are ready
-    arrivals_per_second: tuple[float, ...] = ()  # of each tier, the best first
+    tiers: Sequence[TierPace]  # the best first
 
-    def start_in(self, position: int, *, tier: int = 0, overtaken_seconds: float = 0.0) -> StartIn | None:
-        """When the job at `position` (1 is next) starts; None when nothing tells.
+    def start_in(self, position: int, *, tier: int, waited_seconds: float | None) -> StartIn | None:
+        """When the job at `position` (1 is next) starts; None when nothing tells. A parked job has not `waited`.
 
-        It does when `position` jobs have started. Starts come at `per_second` with the dispersion D, the variance over
-        the mean of their number per second. So the logarithm of the time that p of them take has a variance of about
-        D / (p - 1/2), and that of the rate, told from n of them, D / n: nine in ten starts are within a factor of
-        exp(1.645 * sqrt(D / (p - 1/2) + D / n)), up or down.
-        Jobs of better tiers that arrive meanwhile go first, for `overtaken_seconds`: they are expected to come as in
-        the last two minutes, and, for the earliest start, not to come.
+        There are two ways, and the sooner one counts. By tier: `position` jobs start, and those of better tiers that
+        come meanwhile go first. By age: once the job is lifted, every fourth start is that of an older one, or its own.
+        Starts come at the rate of the seconds of the last two minutes in which jobs waited, with its variance.
         """
         if position <= self.num_seats - self.num_running:
             return StartIn(0.0, 0.0, SEAT_SECONDS)
         if self.rate is None:
             return None
-        rate, overtaking = self.rate.per_second, sum(self.arrivals_per_second[:tier])
-        spread = exp(Z * sqrt(self.rate.dispersion * (1 / (position - 0.5) + 1 / self.rate.num_starts)))
-        return StartIn(
-            earliest=_seconds(position, rate * spread, 0.0, overtaken_seconds),
-            likely=_seconds(position, rate, overtaking, overtaken_seconds),
-            latest=_seconds(position, rate / spread, overtaking, overtaken_seconds),
-        )
+        start = self._by_tier(self.rate, position, tier, waited_seconds)
+        if tier > 0 and self.tiers[tier].lifted_after < inf:
+            start = start.or_by(self._by_age(self.rate, position, tier, waited_seconds))
+        return StartIn(*(min(MOST_SECONDS, seconds) for seconds in (start.earliest, start.likely, start.latest)))
+
+    def _by_tier(self, rate: Rate, position: int, tier: int, waited: float | None) -> StartIn:
+        overtaking = self.tiers[tier].overtaking
+        left = max(0.0, rate.per_second - overtaking)
+        change = CHANGE * rate.per_second if tier > 0 else 0.0
+        if overtaking > rate.per_second:  # which cannot go on for long, and may end at any time
+            change += min(overtaking - rate.per_second, rate.per_second / 2)
+        doubt = sqrt(_variance(rate) / _seconds(rate) + change**2)
+        progress = Progress(left, _variance(rate) + overtaking, doubt)
+        return progress.reaches(self._ahead(position, tier, waited, left) + 0.5)
+
+    def _ahead(self, position: int, tier: int, waited: float | None, left: float) -> float:
+        """Jobs that go before this one, of those that wait now: also those that are lifted while it waits."""
+        worse = [(other, other.flow.num_older(waited or 0.0)) for other in self.tiers[tier + 1 :]]
+        num_worse = sum(older for _, older in worse)
+        num_lifted = sum(min(older, other.flow.num_older(other.lifted_after)) for other, older in worse)
+        ahead = float(position - 1)
+        if waited is None:  # it stands behind all that are ready, and will pass those of worse tiers
+            ahead = by_tier = max(0.0, ahead - num_worse)
+        else:  # `position` has those in it that are lifted
+            by_tier = max(ahead - num_lifted, ahead * (1 - 1 / LIFTED_EVERY))
+        lifted_in = min((other.lifted_in for other, older in worse if older >= 1), default=inf)
+        num_later = max(0.0, by_tier - left * lifted_in) if lifted_in < inf else 0.0
+        return max(ahead, by_tier + min(num_later / (LIFTED_EVERY - 1), num_worse))
+
+    def _by_age(self, rate: Rate, position: int, tier: int, waited: float | None) -> StartIn:
+        doubt = sqrt(_variance(rate) / _seconds(rate) + (CHANGE * rate.per_second) ** 2)
+        progress = Progress(rate.per_second, _variance(rate), doubt)
+        lifted_in = max(0.0, self.tiers[tier].lifted_after - (waited or 0.0))
+        own_turn = progress.reaches(LIFTED_EVERY - 0.5)
+        first = StartIn(lifted_in, lifted_in, lifted_in + own_turn.latest)
+        begins_in = min(lifted_in, *(other.lifted_in for other in self.tiers[1:]))
+        turns = self._turns_by_age(position, tier, waited)
+        return progress.reaches(LIFTED_EVERY * turns - 0.5).after(begins_in, not_before=first)
+
+    def _turns_by_age(self, position: int, tier: int, waited: float | None) -> float:
+        """Turns by age up to this job's, when others take three in between: older ones of better tiers among them."""
+        older = [other.flow.num_older(waited or 0.0) for other in self.tiers]
+        better, same, worse = sum(older[:tier]), older[tier], sum(older[tier + 1 :])
+        not_better = position - 1 - sum(sum(other.flow.waiting) for other in self.tiers[:tier])
+        older_ones = max(same + worse, not_better + (0.0 if waited is None else worse))  # the parked stand behind them
+        return 1 + max(older_ones, (older_ones + better) / LIFTED_EVERY)
 
 
-def _seconds(position: int, rate: float, overtaking: float, overtaken_seconds: float) -> float:
-    """Until `position` jobs have started at `rate`, `overtaking` others per second going first for a while.
+def _variance(rate: Rate) -> float:
+    return rate.per_second * rate.dispersion
 
-    After that the job has at least every fourth turn.
-    """
-    left = max(0.0, rate - overtaking)
-    if position <= left * overtaken_seconds:
-        return min(MOST_SECONDS, position / left)
-    if overtaken_seconds >= MOST_SECONDS:
-        return MOST_SECONDS
-    lifted = max(left, rate / LIFTED_EVERY)
-    return min(MOST_SECONDS, overtaken_seconds + (position - left * overtaken_seconds) / lifted)
+
+def _seconds(rate: Rate) -> float:
+    return rate.num_starts / rate.per_second
 
 
 async def measure(session: AsyncSession, model: str, depths: Sequence[Depth], settings: Settings) -> Pace:
     """The pace of `model` now; `depths` are those of its tiers."""
-    started = await rates.started(session, model)
+    seconds = await rates.started(session, model)
+    tiers = await flows.of_tiers(session, model)
     live = await workers.live(session, settings.lease_seconds)
     num_seats = sum(worker.max_num_seqs for worker in live if worker.model == model and worker.status == "ready")
-    oldest = min((depth.oldest_ready_at for depth in depths if depth.oldest_ready_at is not None), default=None)
-    oldest_wait = None if oldest is None else time.time() - oldest
+    oldest_wait = max((flow.oldest_wait for flow in tiers if flow.oldest_wait is not None), default=None)
+    has_tiers = settings.queue_policy != "fcfs"
     return Pace(
-        rate=rates.start_rate(started, oldest_wait=oldest_wait, num_seats=num_seats),
+        rate=rates.start_rate(seconds, oldest_wait=oldest_wait, num_seats=num_seats),
         num_running=sum(depth.running for depth in depths),
         num_seats=num_seats,
-        arrivals_per_second=tuple(num_jobs / WINDOW_SECONDS for num_jobs in started.num_arrived),
+        tiers=[
+            TierPace(tiers[tier], flows.arrival_rate(tiers[:tier]) if has_tiers else 0.0, lifted_after(tier, settings))
+            for tier in range(len(TIERS))
+        ],
     )
 
 
 def estimate(
-    pace: Pace, position: int, *, tier: int = 0, overtaken_seconds: float = 0.0, now: datetime | None = None
+    pace: Pace, position: int, *, tier: int, waited_seconds: float | None, now: datetime | None = None
 ) -> Estimate | None:
-    """What a client is told about the start of its job; `overtaken_seconds` as `db.order` has it."""
-    start = pace.start_in(position, tier=tier, overtaken_seconds=overtaken_seconds)
+    """What a client is told about the start of its job; `waited_seconds` since it became ready, None when parked."""
+    start = pace.start_in(position, tier=tier, waited_seconds=waited_seconds)
     if start is None:
         return None
     now = now or datetime.now(UTC)

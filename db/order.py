@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from math import inf
 
 from db.settings import Settings
@@ -43,14 +42,8 @@ def jobs_ahead(*, better: Sequence[Ahead], same: int, lifted: int) -> int:
     return min(by_tier, all_ahead, num_turns * LIFTED_EVERY - 1)
 
 
-def overtaken_seconds(tier: int, ready_at: datetime | None, now: datetime, settings: Settings) -> float:
-    """For how long from `now` on jobs of better tiers that arrive go before a waiting one: until aging has lifted it.
-
-    A parked job, without `ready_at`, has all of that before it.
-    """
-    if tier == 0 or settings.queue_policy == "fcfs":
-        return 0.0
-    if settings.aging_boost <= 0:
+def lifted_after(tier: int, settings: Settings) -> float:
+    """Seconds of waiting after which aging has put a job level with new ones of the best tier; infinite for never."""
+    if settings.queue_policy == "fcfs" or (tier > 0 and settings.aging_boost <= 0):
         return inf
-    wait = 0.0 if ready_at is None else (now - ready_at).total_seconds()
-    return max(0.0, settings.aging_threshold_seconds + tier / settings.aging_boost - wait)
+    return settings.aging_threshold_seconds + tier / settings.aging_boost if tier > 0 else 0.0

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from statistics import fmean, pvariance
 from uuid import UUID
 
-from sqlalchemy import BigInteger, ColumnElement, func, select, text
+from sqlalchemy import ColumnElement, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from db.job_queries import JOB_TOKENS
 from db.models import Job, Worker
-from db.settings import TIERS
 
 WINDOW_SECONDS = 120
 DRAIN_SECONDS = 60
 MIN_BUSY_SECONDS = 5  # fewer may be the seats filling up, which is quicker than they turn over
+MIN_SPANS = 4  # to tell from
+SPANS = (1, 5, 15)  # seconds; a rate that wanders shows over longer ones
 MIN_DISPERSION = 1.0  # Poisson's: a few even starts do not promise that the next ones are as even
 
 
@@ -25,20 +27,12 @@ class Second:
     num_started: int
     waiting_since: float | None  # seconds ago: when the first of those that waited over a second became ready
     num_ended: int  # of those that started
-    run_seconds: float  # that these took together
-
-
-@dataclass(frozen=True)
-class Started:
-    """The window: its seconds in which something started, and how many jobs became ready within it, by tier."""
-
-    seconds: list[Second]
-    num_arrived: list[int]
+    run_seconds: float  # that all of them took together, so far: those that ended first are the short ones
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Starts per second and how unevenly they come: variance over mean of their number per second, 1 at the least."""
+    """Starts per second and how unevenly they come: variance over mean of their number in some time, 1 at the least."""
 
     per_second: float
     dispersion: float
@@ -63,46 +57,34 @@ STARTED = text(f"""
             epoch FROM statement_timestamp() - min(ready_at) FILTER (WHERE started_at - ready_at > interval '1 second')
         )::float8 AS waiting_since,
         count(ended_at) AS num_ended,
-        coalesce(extract(epoch FROM sum(ended_at - started_at)), 0)::float8 AS run_seconds
+        extract(epoch FROM sum(coalesce(ended_at, statement_timestamp()) - started_at))::float8 AS run_seconds
     FROM jobs
     WHERE model = :model AND started_at > {SINCE}
     GROUP BY 1 ORDER BY 1
 """)
-# Two parts, as each has an index.
-ARRIVED = text(f"""
-    SELECT tier, count(*) AS num_arrived FROM jobs
-    WHERE model = :model AND tier IN (0, 1, 2) AND status = 'queued' AND ready_at > {SINCE} AND started_at IS NULL
-    GROUP BY tier
-    UNION ALL
-    SELECT tier, count(*) FROM jobs WHERE model = :model AND started_at > {SINCE} AND ready_at > {SINCE} GROUP BY tier
-""")
 
 
-async def started(session: AsyncSession, model: str) -> Started:
-    """What of the model started in the last `WINDOW_SECONDS`, by the Postgres clock."""
-    seconds = [Second(*row) for row in await session.execute(STARTED, {"model": model})]
-    num_arrived = [0] * len(TIERS)
-    for tier, num_jobs in await session.execute(ARRIVED, {"model": model}):
-        num_arrived[tier] += num_jobs
-    return Started(seconds, num_arrived)
+async def started(session: AsyncSession, model: str) -> list[Second]:
+    """The seconds of the last `WINDOW_SECONDS` in which jobs of the model started, by the Postgres clock."""
+    return [Second(*row) for row in await session.execute(STARTED, {"model": model})]
 
 
-def start_rate(started: Started, *, oldest_wait: float | None, num_seats: int) -> Rate | None:
+def start_rate(seconds: Sequence[Second], *, oldest_wait: float | None, num_seats: int) -> Rate | None:
     """How fast the model's jobs start while there are some to start; None when nothing tells.
 
     Told from the seconds in which jobs waited (`oldest_wait`: for how many seconds the oldest does now), as an idle
     service starts no more than it is given. Without enough of them: the seats over the time that a job took. Without
     that: all starts since the first.
     """
-    counts = _counts(started.seconds)
-    busy = [counts[age] for age in _busy_ages(started.seconds, oldest_wait)]
+    counts = _counts(seconds)
+    busy = [counts[age] for age in _busy_ages(seconds, oldest_wait)]
     if len(busy) >= MIN_BUSY_SECONDS and any(busy):
         return _rate(busy)
-    num_ended = sum(second.num_ended for second in started.seconds)
-    run_seconds = sum(second.run_seconds for second in started.seconds)
+    num_ended = sum(second.num_ended for second in seconds)
+    run_seconds = sum(second.run_seconds for second in seconds)
     if num_ended and run_seconds > 0 and num_seats:
         return Rate(num_seats * num_ended / run_seconds, MIN_DISPERSION, num_ended)
-    first = max((second.seconds_ago for second in started.seconds), default=None)
+    first = max((second.seconds_ago for second in seconds), default=None)
     return None if first is None else _rate(counts[: first + 1])
 
 
@@ -126,8 +108,14 @@ def _busy_ages(seconds: Sequence[Second], oldest_wait: float | None) -> list[int
 
 
 def _rate(counts: Sequence[int]) -> Rate:
-    mean = fmean(counts)
-    return Rate(mean, max(MIN_DISPERSION, pvariance(counts, mean) / mean), sum(counts))
+    return Rate(fmean(counts), max(MIN_DISPERSION, *(_dispersion(counts, span) for span in SPANS)), sum(counts))
+
+
+def _dispersion(counts: Sequence[int], span: int) -> float:
+    """Variance over mean of the number in so many seconds; 0 where there are too few of these to tell."""
+    sums = [sum(counts[first : first + span]) for first in range(0, len(counts) - span + 1, span)]
+    mean = fmean(sums) if len(sums) >= MIN_SPANS or span == 1 else 0.0
+    return pvariance(sums, mean) / mean if mean else 0.0
 
 
 async def queue_drain(session: AsyncSession, model: str, tier: int) -> Drain:
@@ -142,7 +130,7 @@ async def key_drain(session: AsyncSession, key_id: UUID) -> Drain:
 
 async def _drain(session: AsyncSession, *which: ColumnElement[bool]) -> Drain:
     now = func.statement_timestamp()
-    num_tokens = func.coalesce(func.sum(Job.num_prompt_tokens.cast(BigInteger) + Job.max_tokens), 0)
+    num_tokens = func.coalesce(func.sum(JOB_TOKENS), 0)
     is_late = Job.started_at > text(f"statement_timestamp() - interval '{DRAIN_SECONDS} seconds'")
     age = func.extract("epoch", now - func.min(Job.started_at))  # of the first start
     row = (await session.execute(select(func.count(), num_tokens, age).where(*which, is_late))).one()

@@ -20,14 +20,17 @@ class HttpClient:
 
     async def post(self, path: str, body: dict[str, Any], key: str) -> int:
         """Send it, read the whole answer, return its status."""
-        status, headers = await self._send(path, body, key)
+        return (await self.call("POST", path, key, body))[0]
+
+    async def call(self, method: str, path: str, key: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
+        """Send it, and return the status and the whole answer."""
+        status, headers = await self._send(method, path, body, key)
         length = next(line for line in headers if line.lower().startswith(b"content-length:"))
-        await self._reader.readexactly(int(length.partition(b":")[2]))
-        return status
+        return status, await self._reader.readexactly(int(length.partition(b":")[2]))
 
     async def first_event(self, path: str, body: dict[str, Any], key: str) -> float:
         """Send it, and return the event loop's time at which the first event of the answer arrived."""
-        status, _ = await self._send(path, body, key)
+        status, _ = await self._send("POST", path, body, key)
         assert status == 200, f"{path} answered {status}"
         await self._reader.readuntil(b"data:")
         arrived_at = asyncio.get_running_loop().time()
@@ -37,10 +40,10 @@ class HttpClient:
     def close(self) -> None:
         self._writer.close()
 
-    async def _send(self, path: str, body: dict[str, Any], key: str) -> tuple[int, list[bytes]]:
-        content = json.dumps(body).encode()
+    async def _send(self, method: str, path: str, body: dict[str, Any] | None, key: str) -> tuple[int, list[bytes]]:
+        content = b"" if body is None else json.dumps(body).encode()
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {key}\r\n"
+            f"{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {key}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         self._writer.write(head.encode() + content)
