@@ -18,6 +18,7 @@ from kernels.reference import (
     store_kv,
 )
 from kernels.reference_attention import paged_attention
+from kernels.reference_moe import grouped_linear, moe_feed_forward, select_experts
 
 __all__ = [
     "AttentionBatch",
@@ -27,11 +28,14 @@ __all__ = [
     "default_dtype",
     "embedding",
     "gelu_and_mul",
+    "grouped_linear",
     "linear",
     "make_kv_cache",
+    "moe_feed_forward",
     "paged_attention",
     "rms_norm",
     "rotary_cos_sin",
+    "select_experts",
     "select_rows",
     "silu_and_mul",
     "store_kv",

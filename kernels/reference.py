@@ -1,16 +1,26 @@
 """The operations in plain PyTorch: the truth that faster backends are held to, and what runs on a CPU.
 
 A row's result depends on that row alone, to the last bit: not on how many rows are computed with it, nor on where among
-them it stands. Element-wise operations and norms have this by nature, `linear` by the way it cuts its rows.
+them it stands, nor on the number of threads. Most element-wise operations and norms have this by nature, `linear` and
+the activations by the way they cut their rows.
 """
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn import functional
 
 # BLAS libraries choose their loops by the number of rows, and so the order in which they add. With the weight as the
-# left matrix and 2 to 48 columns the choice was the same in every shape, dtype and thread count measured. Tiles of 32
-# cost as much as one large product or less; from 8 rows on a product is as fast as with fewer.
+# left matrix and 2 to 48 columns the choice was the same in every shape, dtype and thread count measured but those
+# below. Tiles of 32 cost as much as one large product or less; from 8 rows on a product is as fast as with fewer.
 MIN_LINEAR_ROWS, MAX_LINEAR_ROWS = 8, 32
+# With few outputs and 24 columns or more, odd numbers of threads also share the sums themselves.
+FEW_OUTPUTS, MAX_LINEAR_ROWS_OF_FEW = 512, 16
+
+# PyTorch shares a larger tensor among its CPU threads and cuts it in the middle of a row. The elements left over before
+# a cut are too few for a vector, and SiLU and GELU of one element are computed by another formula than of a vector.
+MAX_SERIAL_ELEMENTS = 16384
 
 
 def embedding(token_ids: torch.Tensor, weight: torch.Tensor, scale: float | None = None) -> torch.Tensor:
@@ -33,8 +43,9 @@ def linear(
 ) -> torch.Tensor:
     """`x @ weight.T + bias`, [n, out] in `out_dtype` or x's: x [n, in], weight [out, in], bias [out]."""
     y = x.new_empty(x.shape[0], weight.shape[0], dtype=out_dtype)
-    for start in range(0, x.shape[0], MAX_LINEAR_ROWS):
-        rows = x[start : start + MAX_LINEAR_ROWS]
+    max_rows = MAX_LINEAR_ROWS if weight.shape[0] > FEW_OUTPUTS else MAX_LINEAR_ROWS_OF_FEW
+    for start in range(0, x.shape[0], max_rows):
+        rows = x[start : start + max_rows]
         num_rows = rows.shape[0]
         if num_rows < MIN_LINEAR_ROWS:
             rows = functional.pad(rows, (0, 0, 0, MIN_LINEAR_ROWS - num_rows))
@@ -87,11 +98,19 @@ def store_kv(k: torch.Tensor, v: torch.Tensor, kv_layer: torch.Tensor, slot_mapp
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up for x [n, 2 * dim] = gate beside up; returns [n, dim]."""
-    gate, up = x.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+    return _activate_and_mul(x, functional.silu)
 
 
 def gelu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """gelu(gate) * up for x [n, 2 * dim] = gate beside up, GELU in its tanh form; returns [n, dim]."""
-    gate, up = x.chunk(2, dim=-1)
-    return functional.gelu(gate, approximate="tanh") * up
+    return _activate_and_mul(x, partial(functional.gelu, approximate="tanh"))
+
+
+def _activate_and_mul(x: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    n, dim = x.shape[0], x.shape[1] // 2
+    y = x.new_empty(n, dim)
+    num_rows = max(1, MAX_SERIAL_ELEMENTS // dim) if x.is_cpu else max(1, n)
+    for start in range(0, n, num_rows):
+        gate, up = x[start : start + num_rows].chunk(2, dim=-1)
+        torch.mul(activation(gate), up, out=y[start : start + num_rows])
+    return y

@@ -54,6 +54,24 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 24},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "use_sliding_window": False},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False},
+    "mixtral": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "sliding_window": None,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+    },
+    "qwen3_moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "use_sliding_window": False,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
     "gemma3": {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -118,7 +136,7 @@ def tokenizer_json(vocab_size: int) -> str:
 
 def make_weights(config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
     """Every tensor by its Hugging Face name, fp32; each depends on the seed and its own name alone."""
-    hidden, inner, head_dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    hidden, head_dim = config["hidden_size"], config["head_dim"]
     num_q, num_kv = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
     family = config["model_type"]
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
@@ -131,12 +149,10 @@ def make_weights(config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
         shapes[f"{prefix}self_attn.o_proj.weight"] = (hidden, num_q)
         if config["attention_bias"]:
             shapes[f"{prefix}self_attn.o_proj.bias"] = (hidden,)
-        shapes[f"{prefix}mlp.gate_proj.weight"] = (inner, hidden)
-        shapes[f"{prefix}mlp.up_proj.weight"] = (inner, hidden)
-        shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, inner)
+        shapes |= feed_forward_shapes(config, layer)
         shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
         shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
-        if family in ("qwen3", "gemma3_text"):
+        if family in ("qwen3", "qwen3_moe", "gemma3_text"):
             shapes[f"{prefix}self_attn.q_norm.weight"] = (head_dim,)
             shapes[f"{prefix}self_attn.k_norm.weight"] = (head_dim,)
         if family == "gemma3_text":
@@ -146,6 +162,29 @@ def make_weights(config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (config["vocab_size"], hidden)
     return {name: make_tensor(name, shape, seed, family) for name, shape in shapes.items()}
+
+
+def feed_forward_shapes(config: dict[str, Any], layer: int) -> dict[str, tuple[int, ...]]:
+    """The layer's one feed-forward, or its experts and their router."""
+    hidden, inner, prefix = config["hidden_size"], config["intermediate_size"], f"model.layers.{layer}.mlp."
+    names, num_experts = ("gate_proj", "up_proj", "down_proj"), 0
+    if config["model_type"] == "mixtral":
+        names, num_experts = ("w1", "w3", "w2"), config["num_local_experts"]
+        prefix = f"model.layers.{layer}.block_sparse_moe."
+    elif config["model_type"] == "qwen3_moe":
+        is_sparse = (layer + 1) % config["decoder_sparse_step"] == 0 and layer not in config["mlp_only_layers"]
+        if is_sparse:
+            inner, num_experts = config["moe_intermediate_size"], config["num_experts"]
+    gate, up, down = names
+    shapes = {gate: (inner, hidden), up: (inner, hidden), down: (hidden, inner)}
+    if not num_experts:
+        return {f"{prefix}{name}.weight": shape for name, shape in shapes.items()}
+    experts = {
+        f"{prefix}experts.{expert}.{name}.weight": shape
+        for expert in range(num_experts)
+        for name, shape in shapes.items()
+    }
+    return experts | {f"{prefix}gate.weight": (num_experts, hidden)}
 
 
 def make_tensor(name: str, shape: tuple[int, ...], seed: int, family: str) -> np.ndarray:

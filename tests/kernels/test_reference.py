@@ -1,6 +1,7 @@
 """The reference operations: right against float64, and a row at a time as good as all at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -24,6 +25,16 @@ def noise(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+@contextmanager
+def threads(num_threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def assert_rows_stand_alone(operation: Callable[[slice], torch.Tensor]) -> None:
     whole = operation(slice(0, NUM_ROWS))
     for start, end in CUTS:
@@ -35,6 +46,14 @@ def test_linear_gives_each_row_its_own_bits(num_in: int, num_out: int, dtype: to
     x = noise(NUM_ROWS, num_in, dtype=dtype)
     weight, bias = noise(num_out, num_in, dtype=dtype, seed=1), noise(num_out, dtype=dtype, seed=2)
     assert_rows_stand_alone(lambda rows: kernels.linear(x[rows], weight, bias))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize(("num_in", "num_out"), [(2048, 128), (8192, 256), (2048, 640)])
+def test_linear_does_not_depend_on_how_threads_share_it(num_in: int, num_out: int, num_threads: int) -> None:
+    x, weight = noise(NUM_ROWS, num_in, dtype=torch.float32), noise(num_out, num_in, dtype=torch.float32, seed=1)
+    with threads(num_threads):
+        assert_rows_stand_alone(lambda rows: kernels.linear(x[rows], weight))
 
 
 def test_linear_is_no_less_exact_than_pytorch(dtype: torch.dtype) -> None:
@@ -77,6 +96,17 @@ def test_activations_give_each_row_its_own_bits(dtype: torch.dtype) -> None:
     x = noise(NUM_ROWS, 2 * 100, dtype=dtype)
     assert_rows_stand_alone(lambda rows: kernels.silu_and_mul(x[rows]))
     assert_rows_stand_alone(lambda rows: kernels.gelu_and_mul(x[rows]))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("activate_and_mul", [kernels.silu_and_mul, kernels.gelu_and_mul])
+def test_activations_do_not_depend_on_where_threads_share_the_rows(
+    activate_and_mul: Callable[[torch.Tensor], torch.Tensor], num_threads: int, dtype: torch.dtype
+) -> None:
+    x = noise(771, 2 * 100, dtype=dtype)
+    with threads(num_threads):
+        alone = torch.cat([activate_and_mul(row) for row in torch.split(x, 1)])
+        assert torch.equal(activate_and_mul(x), alone)
 
 
 def test_activations_gate_the_second_half_by_the_first() -> None:

@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from workers.models.errors import UnsupportedModel
+from workers.models.experts import Experts, read_experts
 from workers.models.rope import Rope, read_rope
 
 FAMILIES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "llama",
+    "MixtralForCausalLM": "mixtral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3ForConditionalGeneration": "gemma3",  # its text part
 }
-ACTIVATIONS = {"llama": "silu", "qwen2": "silu", "qwen3": "silu", "gemma3": "gelu_pytorch_tanh"}
+ACTIVATIONS = {family: "gelu_pytorch_tanh" if family == "gemma3" else "silu" for family in FAMILIES.values()}
 
 # What Gemma's config.json leaves out when it equals the default.
 GEMMA3_DEFAULTS: dict[str, Any] = {
@@ -54,6 +57,7 @@ class ModelConfig:
     attention_scale: float
     sliding_windows: tuple[int | None, ...]  # tokens a query sees; None: its whole context
     ropes: tuple[Rope, ...]
+    experts: tuple[Experts | None, ...]  # None: one feed-forward for all tokens
     norm_offset: float  # added to the norms' stored weights: Gemma's checkpoints hold the multiplier less one
     is_tied: bool  # the output head is the embedding
     eos_token_ids: tuple[int, ...]
@@ -88,6 +92,7 @@ def _make_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
     num_heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // num_heads
     windows = _sliding_windows(config)
+    ropes = tuple(read_rope(config, is_sliding=window is not None) for window in windows)
     return ModelConfig(
         architecture=architecture,
         family=family,
@@ -97,11 +102,12 @@ def _make_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         num_heads=num_heads,
         num_kv_heads=config.get("num_key_value_heads") or num_heads,
         head_dim=head_dim,
-        max_position_embeddings=config["max_position_embeddings"],
+        max_position_embeddings=max([config["max_position_embeddings"], *(rope.stretched_length for rope in ropes)]),
         rms_norm_eps=config.get("rms_norm_eps", 1e-6),
         attention_scale=config.get("query_pre_attn_scalar", head_dim) ** -0.5,
         sliding_windows=windows,
-        ropes=tuple(read_rope(config, is_sliding=window is not None) for window in windows),
+        ropes=ropes,
+        experts=tuple(read_experts(config, layer) for layer in range(config["num_hidden_layers"])),
         norm_offset=config.get("rms_norm_offset", 1.0 if family == "gemma3" else 0.0),
         is_tied=config.get("tie_word_embeddings", False),
         eos_token_ids=_eos_token_ids(generation, config),
@@ -134,7 +140,9 @@ def _sliding_windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:
         case "qwen2" | "qwen3":
             is_on, first = config.get("use_sliding_window", False), config.get("max_window_layers", 28)
             return tuple(window if is_on and layer >= first else None for layer in layers)
-        case "mistral":
+        case "qwen3_moe":
+            return tuple(window if config.get("use_sliding_window", False) else None for _ in layers)
+        case "mistral" | "mixtral":
             return tuple(window for _ in layers)
     return tuple(None for _ in layers)
 

@@ -24,7 +24,7 @@ from workers.text.gguf_tokenizer import build_tokenizer
 
 log = logging.getLogger(__name__)
 
-LAYOUT = 1  # of the conversion; a new number converts anew
+LAYOUT = 2  # of the conversion; a new number converts anew
 HEADER_BYTES = 1 << 16  # read for the digest
 SHARD_BYTES = 1 << 30  # held in memory before they are written
 

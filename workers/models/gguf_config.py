@@ -20,6 +20,8 @@ END_OF_TURN = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end
 def make_config(kv: Mapping[str, Any], tensors: Mapping[str, ReaderTensor]) -> dict[str, Any]:
     """config.json of the model that `kv` and the tensors' shapes describe."""
     family = kv["general.architecture"]
+    if kv.get(f"{family}.expert_count"):
+        raise UnsupportedModel(f"experts in a GGUF file (architecture {family}); use the safetensors checkpoint")
     if family not in ARCHITECTURES:
         raise UnsupportedModel(f"GGUF architecture {family}; supported are {', '.join(ARCHITECTURES)}")
     if kv.get("split.count", 1) > 1:
@@ -76,7 +78,15 @@ def _rope_scaling(facts: Mapping[str, Any], tensors: Mapping[str, ReaderTensor])
         tensor = tensors["rope_freqs.weight"]
         return {"rope_type": "factors", "factors": dequantize(tensor.data, tensor.tensor_type).tolist()}
     kind = facts.get("rope.scaling.type", "none")
-    return None if kind == "none" else {"rope_type": kind, "factor": facts.get("rope.scaling.factor", 1.0)}
+    if kind == "none":
+        return None
+    return {
+        "rope_type": kind,
+        "factor": facts.get("rope.scaling.factor", 1.0),
+        "original_max_position_embeddings": facts.get("rope.scaling.original_context_length"),
+        "beta_fast": facts.get("rope.scaling.yarn_beta_fast"),
+        "beta_slow": facts.get("rope.scaling.yarn_beta_slow"),
+    }
 
 
 def _gemma3(facts: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,5 +65,8 @@ class Rotary:
 
     def __call__(self, positions: torch.Tensor) -> list[torch.Tensor]:
         """Per layer, fp32 [num_tokens, 2, head_dim / 2]."""
-        tables = {rope: kernels.rotary_cos_sin(positions, inv_freq) for rope, inv_freq in self.inv_freqs.items()}
+        tables = {
+            rope: kernels.rotary_cos_sin(positions, inv_freq, rope.attention_factor)
+            for rope, inv_freq in self.inv_freqs.items()
+        }
         return [tables[rope] for rope in self.ropes]

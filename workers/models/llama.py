@@ -7,6 +7,7 @@ from kernels import AttentionBatch
 from workers.models.config import ModelConfig
 from workers.models.decoder import Decoder
 from workers.models.layers import FeedForward, SelfAttention
+from workers.models.moe import MoeFeedForward
 from workers.models.weights import Weights
 
 
@@ -28,7 +29,7 @@ class LlamaLayer:
         self.input_norm = weights.norm(f"{prefix}input_layernorm.weight")
         self.attention = SelfAttention(config, weights, layer, has_qk_norm=has_qk_norm)
         self.post_attention_norm = weights.norm(f"{prefix}post_attention_layernorm.weight")
-        self.feed_forward = FeedForward(weights, layer, kernels.silu_and_mul)
+        self.feed_forward = _make_feed_forward(config, weights, layer)
 
     def __call__(
         self,
@@ -44,3 +45,10 @@ class LlamaLayer:
         x, residual = kernels.add_rms_norm(x, residual, self.post_attention_norm, self.eps)
         x = self.feed_forward(x)
         return kernels.add_rms_norm(x, residual, next_norm, self.eps)
+
+
+def _make_feed_forward(config: ModelConfig, weights: Weights, layer: int) -> FeedForward | MoeFeedForward:
+    experts = config.experts[layer]
+    if experts is not None:
+        return MoeFeedForward(experts, weights, layer)
+    return FeedForward(weights, layer, kernels.silu_and_mul)

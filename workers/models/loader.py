@@ -11,16 +11,20 @@ from workers.models.errors import ModelNotFound
 from workers.models.gemma3 import Gemma3Model
 from workers.models.gguf import convert_card, convert_weights
 from workers.models.llama import LlamaModel
+from workers.models.mixtral import MixtralModel
 from workers.models.qwen2 import Qwen2Model
 from workers.models.qwen3 import Qwen3Model
+from workers.models.qwen3_moe import Qwen3MoeModel
 from workers.models.weights import Weights
 
 log = logging.getLogger(__name__)
 
 MODELS: dict[str, type[Decoder]] = {
     "llama": LlamaModel,
+    "mixtral": MixtralModel,
     "qwen2": Qwen2Model,
     "qwen3": Qwen3Model,
+    "qwen3_moe": Qwen3MoeModel,
     "gemma3": Gemma3Model,
 }
 

@@ -69,6 +69,24 @@ def test_frequency_factors_are_llama3_scaling(tmp_path: Path) -> None:
     assert (logits_of(path) - logits_of(checkpoint)).abs().max() < 1e-4
 
 
+def test_yarn_scaling_is_that_of_the_checkpoint(tmp_path: Path) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    checkpoint = make_checkpoint(tmp_path / "model", "qwen2", rope_scaling=scaling)
+    path = write_gguf(checkpoint, tmp_path / "model.gguf")
+    assert torch.equal(logits_of(path), logits_of(checkpoint))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3moe"])
+def test_file_with_experts_is_refused(tmp_path: Path, family: str) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", family)
+    writer.add_expert_count(8)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedModel, match=rf"experts in a GGUF file \(architecture {family}\); use"):
+        read_card(tmp_path / "model.gguf", cache_dir=tmp_path / "cache")
+
+
 def test_card_has_the_tokenizer_and_the_special_tokens(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "model")
     card = read_card(write_gguf(checkpoint, tmp_path / "model.gguf"), cache_dir=tmp_path / "cache")

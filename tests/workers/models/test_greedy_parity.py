@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from kernels import attention_block_size
-from tests.checkpoints import make_checkpoint
+from tests.workers.models.cases import make_case
 from tests.workers.models.paged import load
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
@@ -16,13 +16,24 @@ from workers.engine.runner import ModelRunner
 from workers.engine.sequence import SamplingParams, Sequence
 
 NUM_OUTPUT_TOKENS = 200
+CASES = [
+    "llama",
+    "llama, llama3 rope",
+    "mistral, sliding window",
+    "mixtral, no sliding window",
+    "mixtral, sliding window",
+    "qwen2, yarn rope",
+    "qwen3, upper layers sliding",
+    "qwen3_moe",
+    "gemma3, linear rope in the full layers",
+]
 # From one token to more than two steps' budget, so that chunks and decodes share steps.
 PROMPTS = [random.Random(length).choices(range(3, 512), k=length) for length in (1, 5, 17, 40, 64, 90, 131, 200)]
 
 
-@pytest.fixture(scope="module", params=["llama", "mistral", "qwen2", "qwen3", "gemma3"])
+@pytest.fixture(scope="module", params=CASES)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("greedy") / "model", request.param)
+    return make_case(tmp_path_factory.mktemp("greedy") / "model", request.param)
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ def test_hub_id_that_cannot_be_had_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         ),
         ({"hidden_act": "relu"}, UnsupportedModel, "activation relu in a llama model; supported is silu"),
         ({"quantization_config": {"quant_method": "awq"}}, UnsupportedModel, "weights quantized with awq"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, UnsupportedModel, "rotary positions of type yarn; supported are"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, UnsupportedModel, "rotary positions of type dynamic; supported"),
         ({"partial_rotary_factor": 0.5}, UnsupportedModel, "rotary positions on a part of each head"),
     ],
 )

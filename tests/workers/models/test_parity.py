@@ -2,43 +2,21 @@
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.checkpoints import make_checkpoint
+from tests.workers.models.cases import CASES, make_case
 from tests.workers.models.paged import PagedModel, load
 from workers.models.decoder import Decoder
 
 TOLERANCE = 1e-4
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-SLIDING = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
-CASES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "llama, llama3 rope": {"rope_scaling": LLAMA3, "rope_theta": 500.0},
-    "llama, linear rope": {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
-    "llama, biases": {"attention_bias": True},
-    "llama, tied, one head per KV head": {"tie_word_embeddings": True, "num_key_value_heads": 4},
-    "mistral, sliding window": {},
-    "qwen2": {},
-    "qwen2, upper layers sliding": SLIDING,
-    "qwen3": {},
-    "gemma3": {},
-}
 
 
 @pytest.fixture(params=CASES, scope="module")
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    architecture = request.param.split(",")[0]
-    return make_checkpoint(tmp_path_factory.mktemp("parity") / "model", architecture, **CASES[request.param])
+    return make_case(tmp_path_factory.mktemp("parity") / "model", request.param)
 
 
 @pytest.fixture(scope="module")
