@@ -48,6 +48,32 @@ def restrict(logits: torch.Tensor, *, top_k: int, top_p: float, min_p: float) ->
         logits.masked_fill_(logits < logits.max() + math.log(min_p), -torch.inf)
 
 
+def add_bias(logits: torch.Tensor, token_ids: torch.Tensor, bias: torch.Tensor) -> None:
+    """Add to one row in place: `bias` float32 [num_ids] to the tokens int64 [num_ids], each there once.
+
+    An id outside the row changes nothing.
+    """
+    is_inside = (token_ids >= 0) & (token_ids < len(logits))
+    logits[token_ids[is_inside]] += bias[is_inside]
+
+
+def exclude(logits: torch.Tensor, token_ids: torch.Tensor) -> None:
+    """Set tokens, int64 [num_ids], to -inf in one row in place. An id outside the row changes nothing."""
+    is_inside = (token_ids >= 0) & (token_ids < len(logits))
+    logits[token_ids[is_inside]] = -torch.inf
+
+
+def allow_only(logits: torch.Tensor, mask: torch.Tensor) -> None:
+    """Set all but the allowed tokens to -inf in one row in place.
+
+    `mask` is uint8 [num_bytes], a bit per token, the lowest one first; tokens beyond its end are not allowed.
+    """
+    bits = torch.arange(8, dtype=torch.uint8, device=mask.device)
+    is_allowed = (mask.unsqueeze(-1) >> bits).bitwise_and_(1).flatten()[: len(logits)].bool()
+    logits[: len(is_allowed)].masked_fill_(~is_allowed, -torch.inf)
+    logits[len(is_allowed) :] = -torch.inf
+
+
 def penalize(
     logits: torch.Tensor,
     prompt_ids: torch.Tensor,
@@ -75,8 +101,19 @@ def penalize(
 def logprobs(logits: torch.Tensor, token_id: int, num_top: int) -> tuple[float, list[tuple[int, float]]]:
     """Log-probability of `token_id` in one row, and (token id, log-probability) of the `num_top` likeliest."""
     values = logits.log_softmax(dim=-1)
-    top = values.topk(min(num_top, len(values)))
-    return float(values[token_id]), list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    return float(values[token_id]), likeliest(values, num_top)
+
+
+def likeliest(values: torch.Tensor, num: int) -> list[tuple[int, float]]:
+    """(token id, value) of the `num` largest of one row, or of all when it has fewer; of equals the lowest id first."""
+    num = min(num, len(values))
+    if num == 0:
+        return []
+    edge = values.topk(num).values[-1]
+    token_ids = (values >= edge).nonzero().squeeze(-1)  # ascending, with all that tie at the edge
+    order = values[token_ids].argsort(descending=True, stable=True)[:num]
+    token_ids = token_ids[order]
+    return list(zip(token_ids.tolist(), values[token_ids].tolist(), strict=True))
 
 
 def _nucleus_edge(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:

@@ -164,3 +164,34 @@ def test_logprobs_are_normalised_and_ordered() -> None:
     assert logprob == pytest.approx(expected[5].item(), abs=1e-5)
     assert [token_id for token_id, _ in top] == expected.topk(4).indices.tolist()
     assert [value for _, value in top] == pytest.approx(expected.topk(4).values.tolist(), abs=1e-5)
+
+
+def test_a_bias_is_added_in_place_and_ids_outside_the_row_change_nothing() -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    sampling.add_bias(logits[0], torch.tensor([2, 3, -1, 2**31 - 1, 0]), torch.tensor([0.5, 9.0, 9.0, 9.0, -1.0]))
+    assert logits.tolist() == [[0.0, 2.0, 3.5], [4.0, 5.0, 6.0]]
+
+
+def test_excluded_tokens_are_minus_infinity_and_ids_outside_the_row_change_nothing() -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    sampling.exclude(logits[0], torch.tensor([1, 1, 3, -1, -3, 2**31 - 1]))
+    assert logits.tolist() == [[1.0, -torch.inf, 3.0], [4.0, 5.0, 6.0]]
+
+
+@pytest.mark.parametrize("vocab_size", [1, 8, 63, 64, 257, 4099])
+@pytest.mark.parametrize("num_bytes", [0, 1, 8, 40, 1000])
+def test_a_mask_allows_the_tokens_of_its_bits_and_none_beyond_its_end(vocab_size: int, num_bytes: int) -> None:
+    generator = torch.Generator().manual_seed(vocab_size)
+    mask = torch.randint(0, 256, (num_bytes,), generator=generator).to(torch.uint8)
+    row = torch.randn(vocab_size, generator=generator)
+    logits = row.clone()
+    sampling.allow_only(logits, mask)
+    bits = int.from_bytes(bytes(mask.tolist()), "little")
+    assert logits.tolist() == [value if bits >> i & 1 else -torch.inf for i, value in enumerate(row.tolist())]
+
+
+def test_the_likeliest_are_ordered_and_of_equals_the_lowest_id_comes_first() -> None:
+    values = torch.tensor([1.0, 3.0, 2.0, 3.0, 2.0, 2.0, -torch.inf])
+    assert sampling.likeliest(values, 4) == [(1, 3.0), (3, 3.0), (2, 2.0), (4, 2.0)]
+    assert sampling.likeliest(values, 0) == []
+    assert [token_id for token_id, _ in sampling.likeliest(values, 99)] == [1, 3, 2, 4, 5, 0, 6]

@@ -1,8 +1,21 @@
 """The snapshot of one step: which sequences compute which tokens, and the KV slots they read and write."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from workers.engine.moves import Moves
 from workers.engine.sequence import Sequence
+
+FUTURE_ID = 0  # stands for a token that the step in flight samples
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRows:
+    """Rows whose logits say how likely the prompt's own tokens are: those that predict `first` and what follows it."""
+
+    sequence: Sequence
+    first: int  # position of the first predicted token
+    rows: range  # indices into the step's tokens
 
 
 @dataclass(slots=True)
@@ -21,13 +34,27 @@ class Batch:
     cu_seqlens_q: list[int] = field(default_factory=lambda: [0])  # [num_seqs + 1]
     context_lens: list[int] = field(default_factory=list)  # [num_seqs], including this step's tokens
     block_tables: list[list[int]] = field(default_factory=list)  # [num_seqs][num_blocks of that sequence]
-    sampled: list[Sequence] = field(default_factory=list)  # those that have all their tokens after this step
+    # Those that get a token in this step. The choices of a group get their first from their leader's row.
+    sampled: list[Sequence] = field(default_factory=list)
     logits_rows: list[int] = field(default_factory=list)  # [num_sampled], indices into the tokens
+    output_indices: list[int] = field(default_factory=list)  # [num_sampled], which output token of its sequence it is
+    prompt_rows: list[PromptRows] = field(default_factory=list)
+    # (index into the tokens, index into the samples of the step before) of tokens that are being sampled just now.
+    future_rows: list[tuple[int, int]] = field(default_factory=list)
     # (row, column, block id) of what the block tables gained since the last step; None when the tables are new.
     new_blocks: list[tuple[int, int, int]] | None = None
+    moves: Moves = field(default_factory=Moves)  # carried out before anything is computed
 
     def __len__(self) -> int:
         return len(self.sequences)
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of a query and a key that attention looks at, sliding windows aside."""
+        return sum(
+            num_new * end - num_new * (num_new - 1) // 2
+            for num_new, end in zip(self.num_new_tokens, self.context_lens, strict=True)
+        )
 
     def is_advance_to(self, sequences: list[Sequence], num_new_tokens: list[int]) -> bool:
         """Whether the next step has the same rows as this one, each with the one token that it sampled here."""
@@ -35,42 +62,74 @@ class Batch:
         return is_decode and sequences == self.sequences and num_new_tokens == self.num_new_tokens
 
     def advance(self, block_size: int) -> None:
-        """Move every row on by the token it sampled."""
+        """Move every row on by the token it sampled. A block that became the row's own is written to its table."""
         new_blocks = []
         for row, sequence in enumerate(self.sequences):
             position = self.context_lens[row]
             column, offset = divmod(position, block_size)
-            block_table = self.block_tables[row]
+            block_table, block_id = self.block_tables[row], sequence.block_table[column]
             if column == len(block_table):
-                block_table.append(sequence.block_table[column])
-                new_blocks.append((row, column, block_table[column]))
+                block_table.append(block_id)
+                new_blocks.append((row, column, block_id))
+            elif block_table[column] != block_id:  # copied on write
+                block_table[column] = block_id
+                new_blocks.append((row, column, block_id))
             self.input_ids[row] = sequence.token_ids[position]
             self.positions[row] = position
-            self.slot_mapping[row] = block_table[column] * block_size + offset
+            self.slot_mapping[row] = block_id * block_size + offset
             self.context_lens[row] = position + 1
+            self.output_indices[row] += 1
         self.new_blocks = new_blocks
 
 
-def build_batch(sequences: list[Sequence], num_new_tokens: list[int], block_size: int) -> Batch:
-    """The batch in which sequence i computes its next `num_new_tokens[i]` tokens, whose blocks it already holds."""
+def build_batch(
+    sequences: list[Sequence],
+    num_new_tokens: list[int],
+    block_size: int,
+    *,
+    flying: Mapping[Sequence, int] | None = None,
+) -> Batch:
+    """The batch in which sequence i computes its next `num_new_tokens[i]` tokens, whose blocks it already holds.
+
+    `flying` says which sample of the step in flight is whose.
+    """
     batch = Batch(sequences=sequences, num_new_tokens=num_new_tokens)
     for sequence, num_new in zip(sequences, num_new_tokens, strict=True):
-        _append_row(batch, sequence, num_new, block_size)
+        _append_row(batch, sequence, num_new, block_size, flying or {})
     return batch
 
 
-def _append_row(batch: Batch, sequence: Sequence, num_new: int, block_size: int) -> None:
-    start = sequence.num_computed_tokens
+def _append_row(
+    batch: Batch, sequence: Sequence, num_new: int, block_size: int, flying: Mapping[Sequence, int]
+) -> None:
+    first, start = len(batch.input_ids), sequence.num_started_tokens
     end = start + num_new
     batch.input_ids.extend(sequence.token_ids[start:end])
+    if end > sequence.num_tokens:
+        batch.future_rows.append((len(batch.input_ids), flying[sequence]))
+        batch.input_ids.append(FUTURE_ID)
     batch.positions.extend(range(start, end))
     batch.slot_mapping.extend(_slots(sequence.block_table, start, end, block_size))
     batch.cu_seqlens_q.append(len(batch.input_ids))
     batch.context_lens.append(end)
     batch.block_tables.append(list(sequence.block_table))
-    if end == sequence.num_tokens:
-        batch.sampled.append(sequence)
+    for sampled in _samplers(sequence, end):
+        batch.sampled.append(sampled)
         batch.logits_rows.append(len(batch.input_ids) - 1)
+        batch.output_indices.append(sampled.num_output_tokens + sampled.num_future_tokens)
+    num_predicted = min(end, sequence.num_prompt_tokens - 1) - start
+    if sequence.wants_prompt_logprobs and num_predicted > 0:
+        batch.prompt_rows.append(PromptRows(sequence, start + 1, range(first, first + num_predicted)))
+
+
+def _samplers(sequence: Sequence, end: int) -> list[Sequence]:
+    """Who gets a token from the last row of a chunk up to `end`."""
+    if sequence.group is not None and not sequence.group.is_forked:
+        if end < sequence.num_prompt_tokens:
+            return []
+        fresh = [choice for choice in sequence.group.living if choice.num_tokens == end]
+        return fresh[:1] if sequence.params.num_beams > 1 else fresh  # all beams begin with one row's candidates
+    return [sequence] if end == sequence.num_tokens + sequence.num_future_tokens else []
 
 
 def _slots(block_table: list[int], start: int, end: int, block_size: int) -> list[int]:

@@ -1,6 +1,9 @@
 """Sizes and limits of one engine, complete before it starts."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from workers.engine.eviction import PolicyName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,14 +17,27 @@ class EngineConfig:
     num_blocks: int  # blocks of the KV cache
     vocab_size: int
     eos_token_ids: frozenset[int]
-    policy: str = "aging"  # "aging": by aged tier, then arrival; "fcfs": by arrival alone
+    policy: str = "aging"  # aging | fcfs | shortest_first, as `policy.py` has them
     aging_threshold_seconds: float
     aging_boost: float  # levels gained per second of waiting beyond the threshold
-    watermark: float = 0.02  # share of the blocks that admission leaves to running sequences
+    watermark_low: float = (
+        0.01  # share of the blocks that admission leaves to running sequences; below it nobody starts
+    )
+    watermark_high: float = 0.05  # until so many are free again
+    target_itl_ms: float | None = None  # longest step that a chunk of a prompt may make beside running sequences
+    is_caching: bool = True  # whether equal prefixes are computed once
+    host_blocks: int = 0  # blocks of host memory below the cache
+    host_policy: PolicyName = "lru"  # which of them go first
+    disk_path: Path | None = None  # a directory below that; None: no such tier
+    disk_bytes: int = 0
+    is_overlapping: bool = False  # the next step is planned and the last one's outputs are used while one computes
 
     def __post_init__(self) -> None:
-        if self.policy not in ("aging", "fcfs"):
-            raise ValueError(f"policy is {self.policy!r}; it must be 'aging' or 'fcfs'")
+        if not 0 <= self.watermark_low <= self.watermark_high < 1:
+            raise ValueError(
+                f"the watermarks are {self.watermark_low} and {self.watermark_high}; "
+                "they must be shares of the cache, the low one not above the high one"
+            )
         if self.token_budget < self.max_num_seqs:
             # Every decoding sequence gets its token in every step, so that nothing that runs can starve.
             raise ValueError(
@@ -30,10 +46,19 @@ class EngineConfig:
             )
 
     @property
-    def num_watermark_blocks(self) -> int:
-        return int(self.watermark * self.num_blocks)
+    def num_low_watermark_blocks(self) -> int:
+        return int(self.watermark_low * self.num_blocks)
+
+    @property
+    def num_high_watermark_blocks(self) -> int:
+        return int(self.watermark_high * self.num_blocks)
 
 
-def blocks_needed(num_prompt_tokens: int, max_tokens: int, block_size: int) -> int:
-    """Blocks that hold a whole prompt and its longest output; the API counts the same way before it accepts a job."""
-    return -(-(num_prompt_tokens + max_tokens) // block_size)
+def blocks_needed(num_prompt_tokens: int, max_tokens: int, block_size: int, *, num_choices: int = 1) -> int:
+    """Blocks that hold a whole prompt and its longest outputs; the API counts the same way before it accepts a job.
+
+    Choices share the prompt's full blocks; each has the last, partial one as its own.
+    """
+    num_shared = num_prompt_tokens // block_size
+    num_own = -(-(num_prompt_tokens + max_tokens) // block_size) - num_shared
+    return num_shared + num_choices * num_own

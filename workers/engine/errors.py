@@ -30,10 +30,17 @@ class InvalidTokens(Refused):
     """The prompt is empty or has a token id outside the vocabulary."""
 
 
-class StepFailed(Exception):
-    """The batch of one step could not be computed; its sequences are gone, the engine goes on with the others."""
+class TooManyChoices(Refused):
+    """All choices of a prompt run at once."""
 
-    def __init__(self, sequence_ids: list[str], cause: Exception) -> None:
-        super().__init__(f"a step of {len(sequence_ids)} sequences failed: {type(cause).__name__}: {cause}")
-        self.sequence_ids = sequence_ids
-        self.cause = cause
+    def __init__(self, num_choices: int, max_num_seqs: int) -> None:
+        super().__init__(
+            f"{num_choices} outputs of one prompt are asked for; this worker has {max_num_seqs} seats: ask for fewer"
+        )
+
+
+class EngineBroken(Exception):
+    """No sequence of a step can be computed, together or alone: it is the device, or the program, that is at fault."""
+
+    def __init__(self, num_sequences: int, cause: Exception) -> None:
+        super().__init__(f"none of {num_sequences} sequences can be computed: {type(cause).__name__}: {cause}")

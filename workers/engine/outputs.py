@@ -1,6 +1,6 @@
 """What a step says about a sequence, on its way from the sampler to the engine's caller."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
@@ -14,16 +14,19 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]  # (token id, logprob) of the likeliest tokens, best first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take three times as long to make, and there is one per token
 class Sample:
     """What the runner drew for one row: a token, or the reason why there is none."""
 
     token_id: int
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    error_code: str = "engine_error"  # of that error, as the job's end has it
+    is_poisonous: bool = False  # the sequence's K and V are not to be shared: they may be what is wrong
+    candidates: tuple[tuple[int, float], ...] = ()  # of a beam: the likeliest (token id, logprob), best first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen for the same reason; nobody writes to it
 class StepOutput:
     """One new token of a sequence, or its failure. With `finish_reason` or `error` it is the sequence's last."""
 
@@ -33,3 +36,15 @@ class StepOutput:
     finish_reason: FinishReason | None
     num_cached_tokens: int  # prompt tokens found in the cache instead of computed
     error: str | None = None
+    error_code: str = "engine_error"  # of that error, as the job's end has it
+    is_stop_token: bool = False  # it ended the output and is no part of its text
+    choice: int = 0  # which of a group's
+    prompt_logprobs: list[TokenLogprobs] | None = None  # of the prompt from its second token on; with the first output
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What the runner made of a batch: a sample for each of `batch.sampled`, logprobs for each of its `prompt_rows`."""
+
+    samples: list[Sample]
+    prompt_logprobs: list[list[TokenLogprobs]] = field(default_factory=list)

@@ -7,8 +7,9 @@ import torch
 from kernels import AttentionBatch, make_kv_cache
 from workers.engine.batch import Batch
 from workers.engine.config import EngineConfig
-from workers.engine.outputs import Sample
-from workers.engine.sampler import sample
+from workers.engine.mover import Files, Mover
+from workers.engine.outputs import Computed, TokenLogprobs
+from workers.engine.sampler import prompt_logprobs, sample
 
 
 class ModelShape(Protocol):
@@ -43,7 +44,16 @@ class Model(Protocol):
 class ModelRunner:
     """Runs one model on one device. Between steps it keeps the block tables, which change by a block now and then."""
 
-    def __init__(self, model: Model, config: EngineConfig, device: torch.device | str, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        model: Model,
+        config: EngineConfig,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        *,
+        disk: Files | None = None,
+    ) -> None:
+        """`disk` holds the blocks of the lowest tier; None: there is none."""
         self.model = model
         self.device = torch.device(device)
         self.kv_cache = make_kv_cache(
@@ -55,20 +65,40 @@ class ModelRunner:
             dtype=dtype,
             device=self.device,
         )
+        self.mover = Mover(self.kv_cache, num_host_slots=config.host_blocks, disk=disk)
+        self._eos_token_ids = config.eos_token_ids
         max_blocks = -(-config.max_model_len // config.block_size)
+        self._last_ids: list[int] = []  # what the last step sampled
         self._block_tables = torch.zeros((config.max_num_seqs, max_blocks), dtype=torch.int32, device=self.device)
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> list[Sample]:
+    def run(self, batch: Batch) -> Computed:
         """One sample per sequence of `batch.sampled`; K and V of all its tokens are in the cache afterwards."""
+        self.mover.run(batch.moves)
+        for index, row in batch.future_rows:
+            batch.input_ids[index] = max(0, self._last_ids[row])  # a failed row's successor is not used
+        rows = batch.logits_rows + [row for each in batch.prompt_rows for row in each.rows]
         logits = self.model.forward(
             self._tensor(batch.input_ids),
             self._tensor(batch.positions),
             self.kv_cache,
             self._attention_batch(batch),
-            self._tensor(batch.logits_rows),
-        )  # [num_sampled, vocab_size]
-        return sample(logits, batch.sampled)
+            self._tensor(rows),
+        )  # [num_sampled + num_prompt_rows, vocab_size]
+        num_sampled = len(batch.sampled)
+        samples = sample(logits[:num_sampled], batch.sampled, batch.output_indices, self._eos_token_ids)
+        self._last_ids = [each.token_id for each in samples]
+        return Computed(samples, self._prompt_logprobs(logits[num_sampled:], batch))
+
+    def _prompt_logprobs(self, logits: torch.Tensor, batch: Batch) -> list[list[TokenLogprobs]]:
+        found, start = [], 0
+        for each in batch.prompt_rows:
+            num_top = each.sequence.params.prompt_logprobs
+            assert num_top is not None
+            token_ids = each.sequence.token_ids[each.first : each.first + len(each.rows)]
+            found.append(prompt_logprobs(logits[start : start + len(each.rows)], token_ids, num_top))
+            start += len(each.rows)
+        return found
 
     def _attention_batch(self, batch: Batch) -> AttentionBatch:
         self._update_block_tables(batch)

@@ -4,177 +4,308 @@ There is no prefill phase and no decode phase: every sequence has `num_computed_
 """
 
 import heapq
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable
 
+from workers.engine.admission import Door
 from workers.engine.batch import Batch, build_batch
 from workers.engine.block_manager import BlockManager
 from workers.engine.config import EngineConfig
-from workers.engine.policy import rank
+from workers.engine.plan import Plan
+from workers.engine.policy import Policy
+from workers.engine.preemption import Preemption, members_of
 from workers.engine.sequence import Sequence, Status
+from workers.engine.step_time import StepTime
 
-MAX_PREEMPTIONS = 3  # of one sequence; from then on others give way first
-MAX_PASSED_OVER = 16  # admissions past a waiting sequence that does not fit yet
-MAX_PASSED_OVER_SECONDS = 2.0  # and how long they may go on
-
-
-@dataclass(slots=True)
-class _Plan:
-    """The step in the making: who computes how many tokens, and what is left of the budget."""
-
-    budget: int
-    sequences: list[Sequence] = field(default_factory=list)
-    num_new_tokens: list[int] = field(default_factory=list)
-
-    def take(self, sequence: Sequence, num_new: int) -> None:
-        self.sequences.append(sequence)
-        self.num_new_tokens.append(num_new)
-        self.budget -= num_new
+MAX_PROMPT_ROWS = 64  # logits of a prompt in one step: each row has the whole vocabulary
+MAX_LOOKED_PAST = 16  # waiting sequences that do not fit, and are looked past in one step
 
 
 class Scheduler:
-    """Owns the waiting and the running sequences, their status, and the batch of the step in flight.
+    """Owns the waiting and the running sequences, their status, and the batches of the steps in flight.
 
     add -> WAITING -- admit --> RUNNING -- remove --> FINISHED
               ^                    |
               +----- preempt ------+
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, blocks: BlockManager, policy: Policy, step_time: StepTime) -> None:
         self.config = config
-        self.blocks = BlockManager(config.num_blocks, config.block_size)
+        self.blocks = blocks
+        self.policy = policy
+        self.step_time = step_time
+        self.preemption = Preemption(config, blocks, policy, step_time)
         self.waiting: list[Sequence] = []  # in no order; ranked when there is a seat to give
         self.running: list[Sequence] = []  # by rank as of the last admission; the tail gives way first
-        self.is_in_flight = False  # between `schedule` and `retire`
-        self._batch = Batch()  # of the step in flight, else of the last one
+        self._door = Door()
+        self._flights: deque[Batch] = deque()  # steps between `schedule` and `retire`, the oldest first
+        self._leaving: set[Sequence] = set()  # ended while a step computes them: their blocks go when it retires
+        self._batch = Batch()  # the last one, to be advanced
+
+    @property
+    def is_in_flight(self) -> bool:
+        return bool(self._flights)
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
 
-    def schedule(self, now: float) -> Batch:
+    def schedule(self, now: float) -> Batch | None:
         """The next step, under one token budget: single tokens first, then chunks of running and of new sequences.
 
-        `now` is Unix seconds. The batch is empty only when there is no work. Nothing is in flight here, so blocks that
-        a sequence gives up are free at once.
+        `now` is Unix seconds. While a step is in flight, the next is planned as if it were done; None says that this
+        cannot be, as somebody must give way first. Otherwise the batch is empty only when there is no work.
         """
-        assert not self.is_in_flight
-        plan = _Plan(self.config.token_budget)
-        is_short = self._plan_decodes(plan)
-        self._plan_chunks(plan)
-        if not is_short:  # Else the blocks that a victim gave up are its beneficiary's, not a newcomer's.
+        is_closed = False
+        beneficiary = self.preemption.beneficiary(self.waiting, self.running, self.num_seats, now)
+        if beneficiary is not None:
+            if self.is_in_flight:
+                return None
+            self._make_way(beneficiary, now)
+            is_closed = True
+        plan = Plan(self.config.token_budget, self.step_time, self.config.target_itl_ms)
+        is_short = self._plan_decodes(plan, now)
+        plan.keep_target()
+        is_short = self._plan_chunks(plan, now) or is_short
+        if is_short and self.is_in_flight:
+            return None
+        if not is_closed and not is_short:  # else what a victim gave up is its beneficiary's, not a newcomer's
             self._admit(plan, now)
-        if self._batch.is_advance_to(plan.sequences, plan.num_new_tokens):
-            self._batch.advance(self.config.block_size)
-        else:
-            self._batch = build_batch(plan.sequences, plan.num_new_tokens, self.config.block_size)
-        self.is_in_flight = bool(plan.sequences)
-        return self._batch
+        return self._take_off(plan)
 
-    def retire(self) -> None:
-        """Land the step in flight: what it computed is in the cache from now on."""
-        assert self.is_in_flight
-        for sequence, num_new in zip(self._batch.sequences, self._batch.num_new_tokens, strict=True):
-            sequence.num_computed_tokens += num_new
-        self.is_in_flight = False
+    def retire(self, *, is_good: bool = True) -> None:
+        """Land the oldest step in flight: what it computed is in the cache from now on, unless it failed."""
+        batch = self._flights.popleft()
+        self.blocks.land(batch.moves)
+        for sequence, num_new in zip(batch.sequences, batch.num_new_tokens, strict=True):
+            sequence.num_flying_tokens -= num_new
+            if is_good and sequence.status is Status.RUNNING:
+                self._count_computed(sequence, num_new)
+        for sequence in batch.sampled:
+            sequence.num_future_tokens -= 1
+        for sequence in [s for s in self._leaving if not s.num_flying_tokens]:
+            self._leaving.discard(sequence)
+            self.blocks.release(sequence)
+        if is_good:
+            self._fork_prompts(batch.sequences)
+
+    def _count_computed(self, sequence: Sequence, num_new: int) -> None:
+        offset = sequence.num_computed_tokens % self.config.block_size
+        sequence.num_computed_tokens += num_new
+        if offset + num_new >= self.config.block_size:  # a block is full
+            self.blocks.publish(sequence)
+
+    def redo(self, failed: Batch, sequences: list[Sequence], num_new_tokens: list[int]) -> Batch:
+        """A step that computes again, for some of the sequences of a failed one, what that was to compute."""
+        self._batch = Batch()  # the runner's tables are not what they were
+        batch = build_batch(sequences, num_new_tokens, self.config.block_size)
+        batch.moves = failed.moves  # which knows whether it was carried out
+        self._fly(batch)
+        return batch
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence, wherever it is, and free what it holds; once, and never during a step."""
-        assert not self.is_in_flight and sequence.status is not Status.FINISHED, sequence.id
-        (self.running if sequence.status is Status.RUNNING else self.waiting).remove(sequence)
-        self.blocks.release(sequence)
+        """Forget a sequence, wherever it is, and free what it holds; once. What is in flight is freed when it lands."""
+        assert sequence.status is not Status.FINISHED, sequence.id
+        for sequences in (self.running, self.waiting):
+            if sequence in sequences:  # neither: it was to fork from its group's leader
+                sequences.remove(sequence)
+        if sequence.group is not None:
+            sequence.group.living.remove(sequence)
         sequence.status = Status.FINISHED
+        if sequence.num_flying_tokens:
+            self._leaving.add(sequence)
+        else:
+            self.blocks.release(sequence)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let `child` go on from what is computed of `parent`, in the same blocks until it writes."""
+        self.blocks.fork(parent, child)
+        child.num_cached_tokens = parent.num_cached_tokens
+        child.is_prompt_told = True  # by the leader
+        child.status = Status.RUNNING
+        self.running.append(child)
+
+    def num_seats(self) -> int:
+        """Seats that nobody sits in."""
+        return self.config.max_num_seqs - sum(sequence.seats for sequence in self.running)
 
     def check_invariants(self) -> None:
         """Assert what holds between two steps."""
-        assert len(self.running) <= self.config.max_num_seqs
+        assert self.num_seats() >= 0
         for sequence in self.running:
-            assert sequence.status is Status.RUNNING and sequence.num_computed_tokens < sequence.num_tokens
-            assert sequence.num_computed_tokens <= len(sequence.block_table) * self.config.block_size
+            is_beam = sequence.params.num_beams > 1  # which waits for its siblings when it has all its tokens
+            assert sequence.status is Status.RUNNING and sequence.num_computed_tokens < sequence.num_tokens + is_beam
+            assert sequence.num_started_tokens <= len(sequence.block_table) * self.config.block_size
         for sequence in self.waiting:
             assert sequence.status is Status.WAITING and sequence.num_computed_tokens == 0
             assert not sequence.block_table and not sequence.num_reserved_blocks
-        self.blocks.check_invariants(self.running)
+        self.blocks.check_invariants([*self.running, *self._leaving])
 
-    def _plan_decodes(self, plan: _Plan) -> bool:
-        """Plan every running sequence that lacks one token, the best first; whether one had to give way for another."""
-        is_short = False
-        for sequence in [s for s in self.running if s.num_tokens - s.num_computed_tokens == 1]:
-            while sequence.status is Status.RUNNING and not self.blocks.allocate(sequence, sequence.num_tokens):
-                self._preempt(self._victim(plan))
-                is_short = True
-            if sequence.status is Status.RUNNING:
+    def _plan_decodes(self, plan: Plan, now: float) -> bool:
+        """Plan every running sequence that lacks one token, the best first; whether that is as far as this step gets.
+
+        It is when somebody had to give way for another: then nobody is to start. In flight nobody can.
+        """
+        num_before = self.preemption.num
+        for sequence in [s for s in self.running if s.num_missing_tokens == 1 and self._is_ready(s)]:
+            if self._secure(plan, sequence, 1, now):
                 plan.take(sequence, 1)
-        return is_short
+            elif self.is_in_flight:
+                return True
+        return self.preemption.num > num_before
 
-    def _plan_chunks(self, plan: _Plan) -> None:
-        for sequence in self.running:
-            if sequence.num_tokens - sequence.num_computed_tokens > 1:
-                self._plan_chunk(plan, sequence)
+    def _plan_chunks(self, plan: Plan, now: float) -> bool:
+        """The same for those that lack more."""
+        num_before = self.preemption.num
+        for sequence in [s for s in self.running if s.num_missing_tokens > 1 and self._is_ready(s)]:
+            if sequence.status is Status.RUNNING and not self._plan_chunk(plan, sequence, now) and self.is_in_flight:
+                return True
+        return self.preemption.num > num_before
 
-    def _plan_chunk(self, plan: _Plan, sequence: Sequence) -> None:
-        """Plan as many of the sequence's missing tokens as the budget allows."""
-        end = min(sequence.num_tokens, sequence.num_computed_tokens + plan.budget)
-        if end > sequence.num_computed_tokens:
-            is_allocated = self.blocks.allocate(sequence, end)
-            assert is_allocated, "all blocks of a prompt are reserved at admission"
-            plan.take(sequence, end - sequence.num_computed_tokens)
+    def _plan_chunk(self, plan: Plan, sequence: Sequence, now: float) -> bool:
+        """Plan as many of the sequence's missing tokens as budget and target allow; False when it has no block."""
+        num_missing = sequence.num_missing_tokens
+        if _is_unforked(sequence):  # its choices go on from the end of the prompt
+            num_missing = sequence.num_prompt_tokens - sequence.num_started_tokens
+        if sequence.wants_prompt_logprobs:
+            num_missing = min(num_missing, MAX_PROMPT_ROWS)
+        num_new = plan.most(sequence.num_started_tokens, num_missing, self.config.block_size)
+        if num_new <= 0:
+            return True
+        if not self._secure(plan, sequence, num_new, now):
+            return False
+        plan.take(sequence, num_new)
+        return True
 
-    def _victim(self, plan: _Plan) -> Sequence:
-        """The tail of the running sequences that have no part in this step yet; it may be the one in need itself."""
-        candidates = [s for s in self.running if s not in plan.sequences]
-        spared = [s for s in candidates if s.num_preemptions < MAX_PREEMPTIONS]
-        return (spared or candidates)[-1]
+    def _secure(self, plan: Plan, sequence: Sequence, num_new: int, now: float) -> bool:
+        """Give the sequence the blocks of its next tokens, from whoever must give way; False when it has to wait.
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Back to waiting without any blocks; all its tokens are computed again, its output tokens are kept."""
-        self.running.remove(sequence)
-        self.blocks.release(sequence)
-        sequence.num_computed_tokens = 0
-        sequence.num_preemptions += 1
-        sequence.status = Status.WAITING
-        self.waiting.append(sequence)
+        Prompts have theirs reserved. In flight nobody gives way: then False says that the step must land first.
+        """
+        if sequence.status is Status.RUNNING and self._has_slots(sequence, num_new):
+            return True
+        while sequence.status is Status.RUNNING and not self._allocate(sequence, num_new):
+            victim = None if self.is_in_flight else self.preemption.victim(self.running, plan)
+            if victim is None:
+                return False
+            self._preempt(victim, now)
+        return sequence.status is Status.RUNNING
 
-    def _admit(self, plan: _Plan, now: float) -> None:
+    def _has_slots(self, sequence: Sequence, num_new: int) -> bool:
+        """Whether its own blocks have the room, as they mostly do; what a fork may share is not asked here."""
+        num_slots = len(sequence.block_table) * self.config.block_size
+        return sequence.group is None and sequence.num_started_tokens + num_new <= num_slots
+
+    def _allocate(self, sequence: Sequence, num_new: int) -> bool:
+        return self.blocks.allocate(sequence, sequence.num_started_tokens + num_new)
+
+    def _is_ready(self, sequence: Sequence) -> bool:
+        """Whether it can be planned beside the step in flight: not when that decides how, or whether, it goes on."""
+        if not sequence.num_flying_tokens:
+            return True
+        params, num_output = sequence.params, sequence.num_output_tokens + sequence.num_future_tokens
+        num_tokens = sequence.num_tokens + sequence.num_future_tokens
+        is_over = num_output >= params.max_tokens or num_tokens >= self.config.max_model_len
+        if sequence.num_future_tokens and (is_over or sequence.needs_host):
+            return False
+        return not _is_unforked(sequence) or sequence.num_started_tokens < sequence.num_prompt_tokens
+
+    def _take_off(self, plan: Plan) -> Batch:
+        """The batch of the plan, in flight."""
+        if not self.is_in_flight and self._batch.is_advance_to(plan.sequences, plan.num_new_tokens):
+            self._batch.advance(self.config.block_size)
+        else:
+            flying = {sequence: row for row, sequence in enumerate(self._flights[-1].sampled)} if self._flights else {}
+            self._batch = build_batch(plan.sequences, plan.num_new_tokens, self.config.block_size, flying=flying)
+        if plan.sequences:  # else what must be moved waits for the next step
+            self._batch.moves = self.blocks.take_moves()
+            self._fly(self._batch)
+        return self._batch
+
+    def _fly(self, batch: Batch) -> None:
+        self._flights.append(batch)
+        for sequence, num_new in zip(batch.sequences, batch.num_new_tokens, strict=True):
+            sequence.num_flying_tokens += num_new
+        for sequence in batch.sampled:
+            sequence.num_future_tokens += 1
+
+    # Giving way
+
+    def _make_way(self, best: Sequence, now: float) -> None:
+        """Take seat and blocks for `best` from the tail, no more than it needs, and start it."""
+        for victim in self.preemption.may_give_way(self.running, best.tier, now):
+            if self.preemption.has_room(best, self.num_seats()):
+                break
+            if victim.status is Status.RUNNING:  # else it went with its group
+                self._preempt(victim, now)
+        self._start(best)
+        self.running.sort(key=lambda s: self.policy.rank(s, now))  # it is not the tail
+
+    def _preempt(self, sequence: Sequence, now: float) -> None:
+        """Back to waiting without any blocks, with its group; its output tokens are kept."""
+        members = members_of(sequence)
+        to_host = self.preemption.choose_swap(members)
+        for member in members:
+            self.running.remove(member)
+            self.blocks.preempt(member, to_host=to_host)
+            member.num_computed_tokens = 0
+            member.prompt_logprobs.clear()
+            member.status = Status.WAITING
+        first = members[0]
+        if first.group is not None:
+            first.group.is_forked = False
+        first.num_preemptions = 1 + max(member.num_preemptions for member in members)
+        first.preempted_at = now
+        self.waiting.append(first)
+
+    # Starting
+
+    def _admit(self, plan: Plan, now: float) -> None:
         """Start waiting sequences, the best first, looking past some that do not fit yet."""
-        num_seats = self.config.max_num_seqs - len(self.running)
-        if not self.waiting or not num_seats:
+        num_seats = self.num_seats() if self.waiting else 0
+        if num_seats <= 0 or plan.budget <= 0:
             return
         passed_over: list[Sequence] = []
-        for sequence in self._best_waiting(num_seats + MAX_PASSED_OVER, now):
-            if len(self.running) == self.config.max_num_seqs or not plan.budget:
+        for sequence in self._best_waiting(num_seats + MAX_LOOKED_PAST, now):
+            if plan.budget <= 0:
                 break
+            if self.blocks.is_being_computed(sequence) or self.blocks.prefetch(sequence):
+                continue  # a step or two later its prefix is there to share
             if self._start(sequence):
-                self._plan_chunk(plan, sequence)
-                _count_pass(passed_over, now)
-            elif _closes_door(sequence, now):
+                self._plan_chunk(plan, sequence, now)
+                self._door.count(passed_over, now)
+            elif self._door.is_closed_by(sequence, now):
                 break
             else:
                 passed_over.append(sequence)
-        self.running.sort(key=lambda s: rank(s, now, self.config))
+        self.running.sort(key=lambda s: self.policy.rank(s, now))
 
     def _best_waiting(self, limit: int, now: float) -> list[Sequence]:
-        return heapq.nsmallest(limit, self.waiting, key=lambda s: rank(s, now, self.config))
+        return heapq.nsmallest(limit, self.waiting, key=lambda s: self.policy.rank(s, now))
 
     def _start(self, sequence: Sequence) -> bool:
         """Move a waiting sequence to running if all its tokens fit, beside a margin for those that already run."""
-        leave = self.config.num_watermark_blocks if self.running else 0
-        if not self.blocks.reserve(sequence, leave=leave):
+        leave = self._door.margin(self.config, self.blocks.num_available) if self.running else 0
+        if self.num_seats() < sequence.seats or not self.blocks.admit(sequence, leave=leave):
             return False
         self.waiting.remove(sequence)
         self.running.append(sequence)
         sequence.status = Status.RUNNING
-        sequence.num_passed_over, sequence.passed_over_since = 0, None
+        sequence.num_passed_over, sequence.passed_over_since, sequence.preempted_at = 0, None, None
         return True
 
+    def _fork_prompts(self, sequences: Iterable[Sequence]) -> None:
+        """Let the other choices go on from prompts that have just been computed whole."""
+        for leader in sequences:
+            if not _is_unforked(leader) or leader.status is not Status.RUNNING:
+                continue
+            if leader.num_computed_tokens < leader.num_prompt_tokens:
+                continue
+            assert leader.group is not None
+            for choice in leader.group.living:
+                if choice is not leader:
+                    self.fork(leader, choice)
+            leader.group.is_forked = True
 
-def _count_pass(passed_over: list[Sequence], now: float) -> None:
-    for sequence in passed_over:
-        sequence.num_passed_over += 1
-        if sequence.passed_over_since is None:
-            sequence.passed_over_since = now
 
-
-def _closes_door(sequence: Sequence, now: float) -> bool:
-    """Whether a sequence that does not fit was passed over often or long enough that nobody may start before it."""
-    since = sequence.passed_over_since
-    is_overdue = since is not None and now - since >= MAX_PASSED_OVER_SECONDS
-    return is_overdue or sequence.num_passed_over >= MAX_PASSED_OVER
+def _is_unforked(sequence: Sequence) -> bool:
+    return sequence.group is not None and not sequence.group.is_forked

@@ -2,6 +2,7 @@
 
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import torch
 
 from kernels import AttentionBatch
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.outputs import Sample, StepOutput
-from workers.engine.runner import ModelRunner
 from workers.engine.sampler import sample
 from workers.engine.sequence import SamplingParams, Sequence
 
@@ -62,9 +63,10 @@ class FakeModel:
         self.num_rows.append(len(ends))
         logits = torch.empty((len(logits_rows), VOCAB_SIZE))
         for i, row in enumerate(logits_rows.tolist()):
-            index = ends.index(row + 1)
+            index = bisect_right(ends, row)
+            context_len = int(batch.context_lens[index]) - (ends[index] - 1 - row)
             kv = kv_cache[batch.block_tables[index].long(), 0]  # [max_blocks, 2, block_size, 1, 1]
-            keys, values = kv.transpose(0, 1).reshape(2, -1)[:, : int(batch.context_lens[index])].int().tolist()
+            keys, values = kv.transpose(0, 1).reshape(2, -1)[:, :context_len].int().tolist()
             assert values == list(range(len(values))), f"positions in the cache are {values}"
             logits[i] = torch.nan if self.nan_tokens & set(keys) else logits_of(keys)
         return logits
@@ -81,7 +83,8 @@ def make_config(**overrides: Any) -> EngineConfig:
         "eos_token_ids": frozenset({EOS}),
         "aging_threshold_seconds": 30.0,
         "aging_boost": 0.5,
-        "watermark": 0.0,
+        "watermark_low": 0.0,
+        "watermark_high": 0.0,
     }
     return EngineConfig(**(sizes | overrides))
 
@@ -98,8 +101,7 @@ class Clock:
 
 def make_engine(*, model: FakeModel | None = None, clock: Clock | None = None, **overrides: Any) -> Engine:
     config = make_config(**overrides)
-    runner = ModelRunner(model or FakeModel(), config, "cpu", torch.float32)
-    return Engine(config, runner, clock=clock or Clock())
+    return build_engine(config, model or FakeModel(), device="cpu", dtype=torch.float32, clock=clock or Clock())
 
 
 def make_params(max_tokens: int = 8, **overrides: Any) -> SamplingParams:
@@ -129,7 +131,7 @@ def expected_samples(sequence: Sequence, config: EngineConfig) -> list[Sample]:
     alone.num_prompt_tokens = sequence.num_prompt_tokens
     samples = []
     while alone.finish_reason(config.eos_token_ids, config.max_model_len) is None:
-        [drawn] = sample(logits_of(alone.token_ids).unsqueeze(0), [alone])
+        [drawn] = sample(logits_of(alone.token_ids).unsqueeze(0), [alone], [alone.num_output_tokens])
         alone.token_ids.append(drawn.token_id)
         samples.append(drawn)
     return samples

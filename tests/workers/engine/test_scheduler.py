@@ -4,18 +4,21 @@ from typing import Any
 
 import pytest
 
-from tests.workers.engine.fakes import Clock, make_config, make_engine, make_sequence, run_to_end
+from tests.workers.engine.fakes import Clock, make_engine, make_sequence, run_to_end
+from workers.engine.admission import MAX_PASSED_OVER
 from workers.engine.batch import Batch, build_batch
-from workers.engine.scheduler import MAX_PASSED_OVER, MAX_PREEMPTIONS, Scheduler
+from workers.engine.preemption import MAX_PREEMPTIONS
+from workers.engine.scheduler import Scheduler
 
 
 def make_scheduler(**overrides: Any) -> Scheduler:
-    return Scheduler(make_config(**overrides))
+    return make_engine(**overrides).scheduler
 
 
 def advance(scheduler: Scheduler, now: float = 0.0) -> Batch:
     """One step in which every sampled sequence gets token 7."""
     batch = scheduler.schedule(now)
+    assert batch is not None
     if batch:
         scheduler.retire()
     for sequence in batch.sampled:
@@ -34,7 +37,7 @@ def test_arriving_prompts_do_not_starve_running_sequences() -> None:
     scheduler.add(running)
     advance(scheduler)
     for i in range(30):
-        scheduler.add(make_sequence(f"prompt {i}", 20, tier=0, arrival=i))
+        scheduler.add(make_sequence(f"prompt {i}", 20, arrival=i))
         batch = advance(scheduler)
         assert "running" in ids(batch)
         assert len(batch.input_ids) <= 8
@@ -64,7 +67,11 @@ def test_an_advanced_batch_equals_one_built_anew() -> None:
         assert batch is previous
         gained += batch.new_blocks or []
         batch.new_blocks = None
+        for sequence in batch.sequences:  # as if it were not in flight yet
+            sequence.num_flying_tokens = sequence.num_future_tokens = 0
         assert batch == build_batch(batch.sequences, batch.num_new_tokens, 4)
+        for sequence in batch.sequences:
+            sequence.num_flying_tokens = sequence.num_future_tokens = 1
         scheduler.retire()
         for sequence in batch.sampled:
             sequence.token_ids.append(7)
@@ -104,7 +111,7 @@ def test_a_running_sequence_cannot_take_what_is_reserved_for_a_prompt() -> None:
 
 
 def test_admission_leaves_the_watermark_to_running_sequences() -> None:
-    scheduler = make_scheduler(num_blocks=10, watermark=0.2, token_budget=64)
+    scheduler = make_scheduler(num_blocks=10, watermark_low=0.2, watermark_high=0.2, token_budget=64)
     scheduler.add(make_sequence("a", 16, arrival=0))
     scheduler.add(make_sequence("b", 20, arrival=1))
     scheduler.add(make_sequence("c", 16, arrival=2))
@@ -113,7 +120,7 @@ def test_admission_leaves_the_watermark_to_running_sequences() -> None:
 
 
 def test_the_watermark_never_keeps_out_the_only_sequence() -> None:
-    scheduler = make_scheduler(num_blocks=4, watermark=0.5)
+    scheduler = make_scheduler(num_blocks=4, watermark_low=0.5, watermark_high=0.5)
     scheduler.add(make_sequence("a", 16))
     assert ids(advance(scheduler)) == ["a"]
 
@@ -150,7 +157,7 @@ def test_a_head_that_was_passed_over_for_two_seconds_closes_the_door() -> None:
 
 
 def test_an_idle_engine_always_starts_its_head() -> None:
-    scheduler = make_scheduler(num_blocks=4, watermark=0.9)
+    scheduler = make_scheduler(num_blocks=4, watermark_low=0.9, watermark_high=0.9)
     for i in range(3):
         scheduler.add(make_sequence(f"s{i}", 16, arrival=i))
     for i in range(3):
@@ -187,7 +194,7 @@ def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
     scheduler.add(make_sequence("a", 4, arrival=0))
     scheduler.add(make_sequence("b", 8, arrival=1))
     advance(scheduler)
-    scheduler.add(make_sequence("tiny", 1, tier=0, arrival=2))
+    scheduler.add(make_sequence("tiny", 1, arrival=2))
     assert ids(advance(scheduler)) == ["a"]  # It takes one block of the two that "b" gives up.
     assert scheduler.blocks.num_available == 1
     assert ids(advance(scheduler)) == ["a", "tiny"]
@@ -224,7 +231,7 @@ def test_a_sequence_is_preempted_a_few_times_at_most_then_others_give_way() -> N
 
 
 def test_scarce_blocks_do_not_make_sequences_preempt_each_other_for_ever() -> None:
-    engine = make_engine(num_blocks=16, watermark=0.0)
+    engine = make_engine(num_blocks=16, watermark_low=0.0)
     sequences = [make_sequence(f"s{i}", 8, arrival=i, max_tokens=40) for i in range(8)]
     for sequence in sequences:
         engine.add(sequence)
@@ -261,3 +268,99 @@ def test_a_low_sequence_starts_at_last_beside_a_stream_of_high_ones() -> None:
         engine.add(make_sequence(f"high {second}", tier=0, arrival=clock.now, max_tokens=1))
         started += [output.sequence_id for output in engine.step() if output.sequence_id not in started]
     assert started.index("low") <= 36
+
+
+def test_a_better_tier_takes_the_tails_seat_and_the_tail_goes_on_after_it() -> None:
+    scheduler = make_scheduler(max_num_seqs=2)
+    for i, tier in enumerate((1, 2)):
+        scheduler.add(make_sequence(f"s{i}", 3, tier=tier, arrival=i))
+    advance(scheduler)
+    scheduler.add(make_sequence("urgent", 3, tier=0, arrival=2))
+    scheduler.add(make_sequence("next", 3, tier=1, arrival=3))
+    assert set(ids(advance(scheduler))) == {"s0", "urgent"}
+    assert {sequence.id for sequence in scheduler.waiting} == {"s1", "next"}
+
+
+def test_no_more_give_way_than_one_newcomer_needs_and_nobody_else_starts_meanwhile() -> None:
+    scheduler = make_scheduler(max_num_seqs=4, num_blocks=8, token_budget=64)
+    for i in range(4):
+        scheduler.add(make_sequence(f"s{i}", 7, tier=2, arrival=i))
+    advance(scheduler)
+    scheduler.add(make_sequence("urgent", 7, tier=0, arrival=5))
+    scheduler.add(make_sequence("tiny", 1, tier=0, arrival=6))
+    assert "tiny" not in ids(advance(scheduler))
+    assert [sequence.id for sequence in scheduler.waiting if sequence.id.startswith("s")] == ["s3"]
+    assert scheduler.preemption.num == 1
+
+
+def test_an_aged_sequence_keeps_its_seat() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    scheduler.add(make_sequence("old", 3, tier=2, arrival=0))
+    advance(scheduler, now=0.0)
+    scheduler.add(make_sequence("urgent", 3, tier=0, arrival=34))
+    assert ids(advance(scheduler, now=34.0)) == ["old"]  # by now it counts as high itself
+
+
+def test_equal_tiers_do_not_take_each_others_seats() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    scheduler.add(make_sequence("a", 3, tier=1, arrival=1))
+    advance(scheduler)
+    scheduler.add(make_sequence("b", 3, tier=1, arrival=0))
+    for _ in range(5):
+        assert ids(advance(scheduler)) == ["a"]
+
+
+def test_a_sequence_gives_its_seat_up_three_times_at_most() -> None:
+    scheduler = make_scheduler(max_num_seqs=1, num_blocks=200)
+    scheduler.add(make_sequence("low", 3, tier=2, arrival=0))
+    advance(scheduler)
+    for i in range(MAX_PREEMPTIONS + 1):
+        urgent = make_sequence(f"urgent {i}", 3, tier=0, arrival=1)
+        scheduler.add(urgent)
+        running = ids(advance(scheduler))
+        assert running == (["low"] if i == MAX_PREEMPTIONS else [urgent.id])
+        scheduler.remove(urgent)
+        advance(scheduler)
+
+
+def test_nobody_gives_way_for_one_that_would_not_fit_even_then() -> None:
+    scheduler = make_scheduler(max_num_seqs=2, num_blocks=8)
+    scheduler.add(make_sequence("high", 20, tier=0, arrival=0))
+    scheduler.add(make_sequence("low", 3, tier=2, arrival=1))
+    advance(scheduler)
+    advance(scheduler)
+    scheduler.add(make_sequence("large", 24, tier=0, arrival=2))
+    advance(scheduler)
+    assert scheduler.preemption.num == 0
+
+
+def test_those_that_gave_way_long_ago_are_named() -> None:
+    clock = Clock()
+    engine = make_engine(max_num_seqs=1, clock=clock)
+    engine.add(make_sequence("low", 3, tier=2, max_tokens=30))
+    engine.step()
+    engine.add(make_sequence("urgent", 3, tier=0, max_tokens=30))
+    engine.add(make_sequence("never ran", 3, tier=2, max_tokens=30))
+    clock.now = 5.0
+    engine.step()
+    assert engine.starved_ids(10.0) == []
+    clock.now = 15.0
+    assert engine.starved_ids(10.0) == ["low"]
+
+
+def test_below_the_low_watermark_nobody_starts_until_the_high_one_is_reached() -> None:
+    scheduler = make_scheduler(num_blocks=20, watermark_low=0.1, watermark_high=0.5, token_budget=64)
+    big, small = make_sequence("big", 60, arrival=0), make_sequence("small", 12, arrival=1)
+    for sequence in (big, small):
+        scheduler.add(sequence)
+    advance(scheduler)
+    assert scheduler.blocks.num_available == 2
+    late = make_sequence("late", 4, arrival=2)
+    scheduler.add(late)
+    advance(scheduler)
+    scheduler.remove(small)
+    advance(scheduler)
+    assert late in scheduler.waiting  # one block would fit, beside the two of the low watermark
+    scheduler.remove(big)
+    advance(scheduler)
+    assert late in scheduler.running

@@ -1,0 +1,56 @@
+"""The step in the making: who computes how many tokens, and what is left of budget and time."""
+
+from dataclasses import dataclass, field
+
+from workers.engine.sequence import Sequence
+from workers.engine.step_time import StepTime
+
+
+@dataclass(slots=True)
+class Plan:
+    """Filled by the scheduler. Chunks beside running sequences are as large as `target_itl_ms` lets the step be."""
+
+    budget: int  # tokens that may still be added
+    step_time: StepTime
+    target_itl_ms: float | None
+    sequences: list[Sequence] = field(default_factory=list)
+    num_new_tokens: list[int] = field(default_factory=list)
+    _members: set[Sequence] = field(default_factory=set)
+    _num_rows: int = 0
+    _num_pairs: int = 0
+    _target_seconds: float | None = None  # None: nobody waits for the next token, or too little is known
+    _has_chunk: bool = False
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._members
+
+    def take(self, sequence: Sequence, num_new: int) -> None:
+        """Let the step compute the sequence's next `num_new` tokens."""
+        self.sequences.append(sequence)
+        self.num_new_tokens.append(num_new)
+        self._members.add(sequence)
+        self.budget -= num_new
+        if self.target_itl_ms is not None:
+            end = sequence.num_started_tokens + num_new
+            self._num_rows += num_new
+            self._num_pairs += num_new * end - num_new * (num_new - 1) // 2
+            self._has_chunk = self._has_chunk or num_new > 1
+
+    def keep_target(self) -> None:
+        """From here on come chunks: those that are planned so far wait for a token each."""
+        if self.target_itl_ms is not None and self.sequences and self.step_time.is_known:
+            self._target_seconds = self.target_itl_ms / 1000
+
+    def most(self, num_before: int, num_missing: int, block_size: int) -> int:
+        """How many of the missing tokens behind `num_before` others the step can take.
+
+        Under a target in whole blocks, and one block at least for the first chunk, so that prompts get on.
+        """
+        num_new = min(num_missing, self.budget)
+        if self._target_seconds is None or num_new <= 0:
+            return num_new
+        in_time = self.step_time.most_rows(self._target_seconds, self._num_rows, self._num_pairs, num_before)
+        if in_time >= num_new:
+            return num_new
+        whole = (num_before + in_time) // block_size * block_size - num_before
+        return min(num_new, max(whole, 0 if self._has_chunk else block_size - num_before % block_size))
