@@ -6,13 +6,12 @@ from pydantic import BaseModel, Field, model_validator
 
 from api.fields import MetadataValue, OpenAIPrompt, RequestObject, only, wrong_field
 from api.generation_fields import GenerationFields
+from api.schemas import TokenLogprobs
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
-One = Annotated[int, only(1, "must be 1 here; submit one completion per text that you want")]
 NoEcho = Annotated[bool, only(False, "is not supported; put the prompt before the text yourself")]
 NoSuffix = Annotated[str, only("", "is not supported; these models continue a prompt")]
-NoBias = Annotated[dict[str, float], only({}, "is not supported")]
 
 
 class StreamOptions(RequestObject):
@@ -29,17 +28,23 @@ class CompletionCreate(GenerationFields):
     max_tokens: int = Field(DEFAULT_MAX_TOKENS, ge=1, le=2**31 - 1, description="Most tokens to write.")
     stream: bool = Field(False, description="Send the text as it is written, as server-sent events.")
     stream_options: StreamOptions | None = Field(None, description="Only with `stream`.")
-    n: One = Field(1, description="Only 1: submit one completion per text that you want.")
-    best_of: One = Field(1, description="Only 1.")
+    best_of: int | None = Field(None, description="Only as many as `n`: no choice is thrown away.")
     echo: NoEcho = Field(False, description="Only false.")
     suffix: NoSuffix | None = Field(None, description="Only null.")
-    logit_bias: NoBias | None = Field(None, description="Only empty.")
     user: MetadataValue | None = Field(None, description="Understood, and ignored.")
+
+    @model_validator(mode="after")
+    def _best_of_is_n(self) -> Self:
+        if self.best_of is not None and self.best_of != self.n:
+            raise wrong_field("best_of", f"must be as 'n', {self.n}, or not be sent; for the best ones use 'num_beams'")
+        return self
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise wrong_field("stream_options", "needs 'stream': true")
+        if self.prompt_logprobs is not None and self.stream:
+            raise wrong_field("prompt_logprobs", "is told with a whole completion only; leave out 'stream'")
         return self
 
     @property
@@ -65,10 +70,10 @@ class CompletionLogprobs(BaseModel):
 
 
 class Choice(BaseModel):
-    """The completion's text."""
+    """One of the completion's texts."""
 
-    index: Literal[0] = Field(0, description="Always 0.")
-    text: str = Field(description="The text; in a chunk, the next piece of it.")
+    index: int = Field(0, description="Which one, from 0.")
+    text: str = Field("", description="The text; in a chunk, the next piece of it.")
     logprobs: CompletionLogprobs | None = Field(None, description="When the request asked for them.")
     finish_reason: Literal["stop", "length"] | None = Field(
         None, description="`stop`: end of sequence or a stop text; `length`: max_tokens."
@@ -97,16 +102,22 @@ class Completion(BaseModel):
     object: Literal["text_completion"] = Field("text_completion", description="Always `text_completion`.")
     created: int = Field(description="Unix time in seconds.")
     model: str = Field(description="The model it ran on.")
-    choices: list[Choice] = Field(description="One choice; none in the chunk with the usage.")
+    choices: list[Choice] = Field(description="As many as `n`; in a chunk one, or none beside the usage.")
     usage: CompletionUsage | None = Field(None, description="Tokens counted.")
+    prompt_logprobs: list[TokenLogprobs | None] | None = Field(
+        None, description="One entry per token of the prompt, null for the first, when the request asked for them."
+    )
 
-    def whole(self, choice: Choice, usage: CompletionUsage) -> dict[str, Any]:
+    def whole(
+        self, choices: list[Choice], usage: CompletionUsage, *, prompt_logprobs: list[Any] | None
+    ) -> dict[str, Any]:
         """All of it at once."""
-        return self.model_copy(update={"choices": [choice], "usage": usage}).model_dump(mode="json")
+        data = self.model_copy(update={"choices": choices, "usage": usage}).model_dump(mode="json")
+        return data | {"prompt_logprobs": prompt_logprobs}
 
     def chunk(
         self, choices: list[Choice], usage: CompletionUsage | None = None, *, has_usage: bool = False
     ) -> dict[str, Any]:
         """A piece of it; without the field `usage` unless it `has_usage`, be it null."""
-        data = self.model_copy(update={"choices": choices, "usage": usage}).model_dump(mode="json")
-        return data if has_usage else {name: value for name, value in data.items() if name != "usage"}
+        left_out = {"prompt_logprobs"} if has_usage else {"prompt_logprobs", "usage"}
+        return self.model_copy(update={"choices": choices, "usage": usage}).model_dump(mode="json", exclude=left_out)

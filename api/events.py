@@ -32,7 +32,7 @@ data: {"id":"job_0193e4c2a1b47c3d8e5f60718293a4b5","status":"running","started_a
 
 event: job.token
 id: 2
-data: {"index":0,"token_id":506,"text":" the","logprobs":null}
+data: {"index":0,"choice":0,"token_id":506,"text":" the","logprobs":null}
 
 event: job.succeeded
 id: 3
@@ -66,7 +66,8 @@ async def follow_job(
 
     Every event has a number. A reader that was cut off sends the last one it saw as `Last-Event-ID` and misses nothing,
     whatever crashed meanwhile, for as long as the job is kept. A job submitted with `stream: false` has no token
-    events. Leaving does not cancel the job. Comments (`: keepalive`) come every 15 seconds.
+    events. Tokens of a job with several outputs come in turn, each with its `choice`. Leaving does not cancel the job.
+    Comments (`: keepalive`) come every 15 seconds.
     """
     row = await find_job(services, caller.tenant, job_id)
     cursor = _parse_cursor(last_event_id, "Last-Event-ID") if last_event_id else _parse_cursor(after, "after")
@@ -108,7 +109,8 @@ def _moment(row: JobRow, status: str, **at: Any) -> dict[str, Any]:
 
 
 def _token_frame(index: int, token: Token) -> bytes:
-    data = {"index": index, "token_id": token.token_id, "text": token.text, "logprobs": token.logprobs}
+    data = {"index": index, "choice": token.choice, "token_id": token.token_id, "text": token.text}
+    data["logprobs"] = token.logprobs
     return frame(data, event="job.token", number=FIRST_TOKEN + index)
 
 

@@ -32,6 +32,21 @@ JOB_EXAMPLES: dict[str, Example] = {
             "metadata": {"book": "42", "chapter": "1"},
         },
     },
+    "choices": {
+        "summary": "Three outputs of one prompt, each different",
+        "value": {"model": MODEL, "prompt": "The best thing about rivers is", "max_tokens": 32, "n": 3},
+    },
+    "beams": {
+        "summary": "The two best outputs that a beam search finds",
+        "value": {
+            "model": MODEL,
+            "prompt": "The best thing about rivers is",
+            "max_tokens": 32,
+            "n": 2,
+            "num_beams": 4,
+            "length_penalty": 0.8,
+        },
+    },
     "webhook": {
         "summary": "Told by a webhook when it ends",
         "value": {

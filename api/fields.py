@@ -30,6 +30,7 @@ MAX_TOKEN_ID = 2**31 - 1
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_LOGPROBS = 20
+MAX_STRUCTURE_CHARACTERS = 64 * 1024  # of what an output must follow
 MAX_METADATA_PAIRS = 16
 MAX_OBJECT_FIELDS = 64  # of any object in a request; none has that many
 MAX_ITEMS = 2**20  # of any list
@@ -122,6 +123,9 @@ Text = Annotated[str, AfterValidator(_storable)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID, strict=True)]
 # The length is checked first: after a function, pydantic would speak of items instead of characters.
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARACTERS), AfterValidator(_storable)]
+StructureText = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_STRUCTURE_CHARACTERS), AfterValidator(_storable)
+]
 MetadataKey = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(_storable)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512), AfterValidator(_storable)]
 Metadata = Annotated[

@@ -10,7 +10,8 @@ from uuid import UUID
 from redis.exceptions import RedisError
 
 from api.errors import is_store_away, not_found
-from api.job_view import PREFIX, tokens_of
+from api.job_view import PREFIX
+from api.output import tokens_of
 from api.services import Services
 from api.stream import Watch
 from db import job_queries

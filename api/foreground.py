@@ -17,8 +17,8 @@ from api.completion_schemas import (
 )
 from api.errors import NO_RETRY, ApiError, error_body
 from api.follow import Ended, Tokens, follow, wait_for_end
-from api.job_view import tokens_of
 from api.openai_logprobs import Logprobs
+from api.output import ChoiceOutput, choices_of
 from api.services import Services
 from api.sse import DONE, frame
 from api.submit import find_card
@@ -70,11 +70,11 @@ class Foreground:
         return await self._whole()
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """One chunk per token, one with the reason of the end, one with the usage if wanted, then `[DONE]`."""
-        logprobs = await self._logprobs()
+        """One chunk per token, one with the reason of each end, one with the usage if wanted, then `[DONE]`."""
+        logprobs = [await self._logprobs() for _ in range(self.body.n)]
         async for item in follow(self.services, self.row):
             if isinstance(item, Tokens):
-                yield b"".join(self._token_frame(token, logprobs) for token in item.tokens)
+                yield b"".join(self._token_frame(token, logprobs[token.choice]) for token in item.tokens)
             elif isinstance(item, Ended):
                 self.is_over = True
                 yield self._end_frames(item.row)
@@ -91,13 +91,18 @@ class Foreground:
             raise error
         output = self.row.output
         assert output is not None, "a succeeded job has an output"
+        choices = [await self._choice(each) for each in choices_of(self.row.job, output)]
+        prompt = None if output.prompt_logprobs is None else [None, *output.prompt_logprobs]
+        return JSONResponse(self.completion.whole(choices, _usage(self.row.job), prompt_logprobs=prompt))
+
+    async def _choice(self, output: ChoiceOutput) -> Choice:
         logprobs = await self._logprobs()
-        choice = Choice(
+        return Choice(
+            index=output.index,
             text=output.text,
-            logprobs=None if logprobs is None else logprobs.of(tokens_of(output)),
-            finish_reason=self.row.job.finish_reason,
+            logprobs=None if logprobs is None else logprobs.of(output.tokens),
+            finish_reason=output.finish_reason,
         )
-        return JSONResponse(self.completion.whole(choice, _usage(self.row.job)))
 
     async def _logprobs(self) -> Logprobs | None:
         if self.body.logprobs is None:
@@ -106,15 +111,18 @@ class Foreground:
         return Logprobs(await self.services.texts.tokenizer(card), num_top=self.body.logprobs)
 
     def _token_frame(self, token: Token, logprobs: Logprobs | None) -> bytes:
-        choice = Choice(text=token.text, logprobs=None if logprobs is None else logprobs.of([token]))
+        told = None if logprobs is None else logprobs.of([token])
+        choice = Choice(index=token.choice, text=token.text, logprobs=told)
         return frame(self.completion.chunk([choice], has_usage=self.body.includes_usage))
 
     def _end_frames(self, row: JobRow) -> bytes:
         error = end_error(row.job)
         if error is not None:
             return frame(error_body(error.status, error.message, code=error.code)) + DONE
-        choice, has_usage = Choice(text="", finish_reason=row.job.finish_reason), self.body.includes_usage
-        last = frame(self.completion.chunk([choice], has_usage=has_usage))
+        assert row.output is not None, "a succeeded job has an output"
+        has_usage = self.body.includes_usage
+        ends = [Choice(index=each.index, finish_reason=each.finish_reason) for each in choices_of(row.job, row.output)]
+        last = b"".join(frame(self.completion.chunk([end], has_usage=has_usage)) for end in ends)
         if has_usage:
             last += frame(self.completion.chunk([], _usage(row.job), has_usage=True))
         return last + DONE

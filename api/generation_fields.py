@@ -1,9 +1,12 @@
 """What a job and an OpenAI completion have in common: how tokens are chosen, when it stops, what belongs to the job."""
 
+from collections.abc import Iterable
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from api.choice_fields import ChoiceFields
+from api.constraint_fields import MAX_BIASES, BadWords, LogitBias, StructuredOutputFields
 from api.fields import (
     INT64_MAX,
     MAX_LOGPROBS,
@@ -12,7 +15,6 @@ from api.fields import (
     Metadata,
     ModelName,
     Moment,
-    RequestObject,
     Stop,
     Tier,
     TokenId,
@@ -31,7 +33,7 @@ def _lead(schema: dict[str, Any]) -> None:
     schema["properties"] = {name: properties[name] for name in LEADING_FIELDS if name in properties} | properties
 
 
-class GenerationFields(RequestObject):
+class GenerationFields(ChoiceFields):
     """A field sent as null counts as not sent; an unknown one is refused."""
 
     model_config = ConfigDict(json_schema_extra=_lead)
@@ -73,6 +75,31 @@ class GenerationFields(RequestObject):
     logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="Report each token's log probability and that of so many alternatives."
     )
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="The same of each token of the prompt but the first. Its whole prompt is then computed.",
+    )
+    logit_bias: LogitBias = Field(
+        default_factory=dict,
+        max_length=MAX_BIASES,
+        description="Token id to a number from -100 to 100 that is added to its logit; -100 all but forbids it.",
+        examples=[{"50256": -100}],
+    )
+    min_tokens: int = Field(
+        0,
+        ge=0,
+        le=2**31 - 1,
+        description="No end-of-sequence or stop token comes before so many tokens; `stop` texts still end the output.",
+    )
+    bad_words: BadWords = Field(
+        default_factory=list,
+        description="Texts that the output never completes, at its beginning and after a space; or lists of token ids.",
+    )
+    structured_output: StructuredOutputFields | None = Field(
+        None, description="What the output must follow: a JSON Schema, a regular expression, choices or a grammar."
+    )
     webhook_url: WebhookUrl | None = Field(
         None, description="Receives one signed event (Standard Webhooks) when the job ends, however it ends."
     )
@@ -110,7 +137,12 @@ class GenerationFields(RequestObject):
         """The stop strings, however they were sent."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
-    def sampling(self) -> Sampling:
-        """The part of these fields that the engine reads."""
-        same = set(Sampling.model_fields) - {"stop"}
-        return Sampling(**self.model_dump(include=same), stop=self.stops)
+    def sampling(self, bad_words: Iterable[tuple[int, ...]]) -> Sampling:
+        """The part of these fields that the engine reads, with `bad_words` as token ids."""
+        same = set(Sampling.model_fields) - {"stop", "bad_words", "structured_output"}
+        return Sampling(
+            **self.model_dump(include=same),
+            stop=self.stops,
+            bad_words=tuple(bad_words),
+            structured_output=None if self.structured_output is None else self.structured_output.output(),
+        )

@@ -13,6 +13,7 @@ from api.errors import is_store_away
 from api.services import Services, ServicesDep
 from db import job_queries, workers
 from db.job_queries import Depth
+from db.models import Worker
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +72,13 @@ async def readiness(services: ServicesDep, response: Response) -> Readiness:
     responses={200: {"content": {"text/plain": {"example": METRICS_EXAMPLE}}}},
 )
 async def metrics(services: ServicesDep) -> Response:
-    """The queue as Postgres has it, and this process's requests, submits and streams."""
+    """The queue as Postgres has it, the engines as they last told, and this process's requests, submits and streams."""
     depths: list[Depth] = []
-    live: list[str] = []
+    live: list[Worker] = []
     try:
         async with services.autocommit() as session:
             depths = await job_queries.queue_depths(session)
-            live = [worker.model for worker in await workers.live(session, services.settings.lease_seconds)]
+            live = await workers.live(session, services.settings.lease_seconds)
     except Exception as error:  # the process's own numbers are worth having when Postgres is away
         log.warning("metrics without the queue", extra={"error": str(error)})
     return Response(services.metrics.render(depths, live), media_type="text/plain; version=0.0.4")

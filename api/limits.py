@@ -24,7 +24,10 @@ NOTHING = Load(0, 0)
 
 @dataclass(frozen=True)
 class Newcomer:
-    """What the limits ask of a job that is to be queued. Its tokens are those of its prompt and its `max_tokens`."""
+    """What the limits ask of a job that is to be queued. Its tokens are those of its prompt and its `max_tokens`.
+
+    Those count once for each of its outputs.
+    """
 
     model: str
     tier: int
@@ -34,7 +37,7 @@ class Newcomer:
     @classmethod
     def of(cls, new: NewJob) -> Self:
         """A submit's."""
-        return cls(new.model, new.tier, new.key_id, len(new.prompt_token_ids) + new.max_tokens)
+        return cls(new.model, new.tier, new.key_id, len(new.prompt_token_ids) + new.sampling.n * new.max_tokens)
 
 
 @dataclass(frozen=True)

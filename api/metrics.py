@@ -1,12 +1,14 @@
 """What GET /metrics tells: counters of this API process, and the queue as Postgres has it at the scrape."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import Scope
 
+from api.engine_metrics import EngineMetrics
 from db.job_queries import Depth
+from db.models import Worker
 from db.settings import TIERS
 
 UNROUTED = "(none)"  # one label for all paths that lead nowhere, or scanners would make a series each
@@ -37,6 +39,8 @@ class Metrics:
         )
         self._running = self._gauge("jobs_running", "Jobs held by a worker.", ["model", "tier"])
         self._workers = self._gauge("workers", "Engine workers with a live lease.", ["model"])
+        self._engines = EngineMetrics()
+        self.registry.register(self._engines)
 
     def observe_request(self, scope: Scope, status: int, seconds: float) -> None:
         """Count one request; status 0 is a client that left before the reply began."""
@@ -45,8 +49,8 @@ class Metrics:
         self._requests.labels(scope["method"], path, str(status)).inc()
         self._seconds.labels(scope["method"], path).observe(seconds)
 
-    def render(self, depths: Iterable[Depth], live_workers: Iterable[str]) -> bytes:
-        """The text format of Prometheus. `live_workers` has the model of each live worker."""
+    def render(self, depths: Iterable[Depth], live_workers: Sequence[Worker]) -> bytes:
+        """The text format of Prometheus."""
         for gauge in (self._queued, self._parked, self._tokens, self._running, self._workers):
             gauge.clear()
         for depth in depths:
@@ -55,8 +59,9 @@ class Metrics:
             self._parked.labels(*labels).set(depth.parked)
             self._tokens.labels(*labels).set(depth.num_tokens)
             self._running.labels(*labels).set(depth.running)
-        for model in live_workers:
-            self._workers.labels(model).inc()
+        for worker in live_workers:
+            self._workers.labels(worker.model).inc()
+        self._engines.workers = live_workers
         return generate_latest(self.registry)
 
     def _counter(self, name: str, meaning: str, labels: list[str]) -> Counter:

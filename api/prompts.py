@@ -25,24 +25,29 @@ async def prompt_token_ids(services: Services, card: Worker, submission: Submiss
 
 def fit(card: Worker, num_prompt_tokens: int, submission: Submission) -> int:
     """The job's max_tokens, or a 400 with the numbers when prompt and output can never fit."""
-    room = min(card.max_model_len, card.num_blocks * card.block_size) - num_prompt_tokens
-    wanted = submission.max_tokens
+    wanted, num_seats = submission.max_tokens, submission.sent.num_seats
     if wanted is None:
+        room = _longest(card, num_prompt_tokens, num_seats) - num_prompt_tokens
         wanted = max(1, min(submission.default_max_tokens, room))
-    check_fit(card, num_prompt_tokens, wanted, prompt_param="prompt" if submission.messages is None else "messages")
+    check_seats(card, n=submission.sent.n, num_beams=submission.sent.num_beams)
+    prompt_param = "prompt" if submission.messages is None else "messages"
+    check_fit(card, num_prompt_tokens, wanted, num_seats=num_seats, prompt_param=prompt_param)
     return wanted
 
 
-def check_fit(card: Worker, num_prompt_tokens: int, wanted: int, *, prompt_param: str) -> None:
-    """Raise the 400 with the numbers when a prompt and `wanted` tokens of output can never fit."""
-    room = min(card.max_model_len, card.num_blocks * card.block_size) - num_prompt_tokens
+def check_fit(card: Worker, num_prompt_tokens: int, wanted: int, *, num_seats: int, prompt_param: str) -> None:
+    """Raise the 400 with the numbers when a prompt and `wanted` tokens for each of its seats can never fit."""
+    longest = _longest(card, num_prompt_tokens, num_seats)
+    room = longest - num_prompt_tokens
     if wanted <= room:
         return
     total = num_prompt_tokens + wanted
     if total > card.max_model_len:
         limit = f"'{card.model}' takes {card.max_model_len:,} in all"
     else:
-        limit = f"the KV cache of '{card.model}' holds {card.num_blocks * card.block_size:,}"
+        limit = f"the KV cache of '{card.model}' holds {longest:,}"
+        if num_seats > 1:
+            limit += f" for each of {num_seats} outputs of this prompt"
     way_out = f"Send max_tokens of at most {room:,}" if room > 0 else "Shorten the prompt"
     raise invalid(
         f"The prompt has {num_prompt_tokens:,} tokens and max_tokens is {wanted:,}, together {total:,}; {limit}. "
@@ -52,9 +57,32 @@ def check_fit(card: Worker, num_prompt_tokens: int, wanted: int, *, prompt_param
     )
 
 
-def num_blocks(num_prompt_tokens: int, max_tokens: int, block_size: int) -> int:
-    """KV blocks that the job needs at most; the engine counts the same way."""
-    return -(-(num_prompt_tokens + max_tokens) // block_size)
+def check_seats(card: Worker, *, n: int, num_beams: int) -> None:
+    """Raise the 400 for more outputs, or beams, than run at once."""
+    for param, num_seats in (("n", n), ("num_beams", num_beams)):
+        if num_seats > card.max_num_seqs:
+            raise invalid(
+                f"'{param}' is {num_seats}; all of them run at once, and a worker of '{card.model}' has "
+                f"{card.max_num_seqs} seats. Send at most {card.max_num_seqs}.",
+                param=param,
+            )
+
+
+def num_blocks(num_prompt_tokens: int, max_tokens: int, block_size: int, *, num_seats: int) -> int:
+    """KV blocks that the job needs at most; the engine counts the same way.
+
+    Its outputs share the prompt's full blocks; each has the last, partial one as its own.
+    """
+    num_shared = num_prompt_tokens // block_size
+    num_own = -(-(num_prompt_tokens + max_tokens) // block_size) - num_shared
+    return num_shared + num_seats * num_own
+
+
+def _longest(card: Worker, num_prompt_tokens: int, num_seats: int) -> int:
+    """Most tokens that prompt and output may have together when all outputs have as many."""
+    num_shared = num_prompt_tokens // card.block_size
+    num_own = max(0, card.num_blocks - num_shared) // num_seats
+    return min(card.max_model_len, (num_shared + num_own) * card.block_size)
 
 
 async def _encode(services: Services, card: Worker, text: str, *, param: str) -> list[int]:

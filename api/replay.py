@@ -12,7 +12,8 @@ from api import limits
 from api.auth import Caller
 from api.errors import NO_RETRY, ApiError, not_found
 from api.follow import find_job
-from api.prompts import check_fit, check_token_ids, num_blocks
+from api.prompts import check_fit, check_seats, check_token_ids, num_blocks
+from api.sampling import check_vocabulary
 from api.services import Services
 from api.submit import accept, as_it_stands, find_card, find_earlier, mismatch, publish, too_late
 from db import jobs, replays
@@ -21,6 +22,7 @@ from db.job_queries import JobRow, Load
 from db.jobs import Created, IdempotencyMismatch, NewJob
 from db.models import ENDED, Job, Worker
 from db.replays import Limits
+from db.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ async def _admitted(services: Services, caller: Caller, found: Sequence[Job]) ->
     """Those of the jobs, from the first one on, that their queues have room for."""
     beside = Load(0, 0)  # of the whole page, in whichever queue: rather a page too short than a queue too long
     for index, job in enumerate(found):
-        num_tokens = job.num_prompt_tokens + job.max_tokens
+        num_tokens = job.num_prompt_tokens + job.num_choices * job.max_tokens
         newcomer = limits.Newcomer(job.model, job.tier, caller.key_id, num_tokens)
         refusal = await limits.refusal(services, newcomer, beside=beside)
         if refusal is not None and index == 0:
@@ -169,12 +171,15 @@ async def _repeat(
     session.expunge(body)
     param = "prompt" if body.messages is None else "messages"
     check_token_ids(card, body.prompt_token_ids)
-    check_fit(card, job.num_prompt_tokens, job.max_tokens, prompt_param=param)
+    sampling = Sampling.model_validate(body.sampling)
+    check_vocabulary(card, sampling)
+    check_seats(card, n=sampling.n, num_beams=sampling.num_beams)
+    check_fit(card, job.num_prompt_tokens, job.max_tokens, num_seats=sampling.num_seats, prompt_param=param)
     return replays.repeat(
         job,
         body,
         key_id=caller.key_id,
-        num_blocks=num_blocks(job.num_prompt_tokens, job.max_tokens, card.block_size),
+        num_blocks=num_blocks(job.num_prompt_tokens, job.max_tokens, card.block_size, num_seats=sampling.num_seats),
         limits=fresh,
         idempotency_key=idempotency_key,
         body_digest=_digest(job.id, fresh),

@@ -65,7 +65,7 @@ class Estimate(BaseModel):
 
 
 class TokenLogprobs(BaseModel):
-    """One output token's log probability."""
+    """One token's log probability."""
 
     logprob: float = Field(description="Log probability of the token that was chosen.", examples=[-0.31])
     top: list[tuple[int, float]] = Field(
@@ -74,15 +74,30 @@ class TokenLogprobs(BaseModel):
     )
 
 
-class JobOutput(BaseModel):
-    """What the model wrote. A job that was cut short keeps what it had."""
+class OneOutput(BaseModel):
+    """A text that the model wrote."""
 
     text: str = Field(description="The output as text.", examples=["the best and the worst of times"])
     finish_reason: Literal["stop", "length"] | None = Field(
-        description="`stop`: end of sequence or a stop text; `length`: max_tokens; null: the job did not succeed."
+        description="`stop`: end of sequence or a stop text; `length`: max_tokens; null: it was cut short."
     )
     token_ids: list[int] = Field(description="The output as token ids.", examples=[[506, 1791]])
     logprobs: list[TokenLogprobs] | None = Field(description="One entry per token, when the job asked for them.")
+
+
+class JobChoice(OneOutput):
+    """One of the outputs of a job that asked for several."""
+
+    index: int = Field(description="Which one, from 0.", examples=[1])
+
+
+class JobOutput(OneOutput):
+    """What the model wrote. A job that was cut short keeps what it had. Of several choices, this is the first."""
+
+    choices: list[JobChoice] | None = Field(description="All outputs, where the job asked for more than one.")
+    prompt_logprobs: list[TokenLogprobs | None] | None = Field(
+        description="One entry per token of the prompt, null for the first, when the job asked for them."
+    )
 
 
 class Usage(BaseModel):
@@ -157,7 +172,8 @@ class JobView(BaseModel):
     run_for: float | None = Field(description="As sent.")
     stream: bool = Field(description="Whether its events tell each token.")
     seed: int = Field(description="What fixed its randomness: as sent, or chosen at submit.", examples=[7])
-    max_tokens: int = Field(description="Most tokens it may write.", examples=[32])
+    max_tokens: int = Field(description="Most tokens it may write, in each of its outputs.", examples=[32])
+    n: int = Field(description="How many outputs it writes.", examples=[1])
     links: Links = Field(description="Where to go from here.")
 
 

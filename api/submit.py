@@ -17,6 +17,7 @@ from api.follow import find_job
 from api.job_view import PREFIX
 from api.limits import Newcomer
 from api.prompts import fit, num_blocks, prompt_token_ids
+from api.sampling import sampling_of
 from api.services import Services
 from api.submission import Submission
 from db import jobs, submits, workers
@@ -43,8 +44,7 @@ async def submit(services: Services, caller: Caller, submission: Submission) -> 
     if earlier is not None:
         return await as_it_stands(services, earlier)
     card = await find_card(services, submission.sent.model)
-    new = _new_job(caller, card, submission, await prompt_token_ids(services, card, submission), digest)
-    return await accept(services, new)
+    return await accept(services, await _new_job(services, caller, card, submission, digest))
 
 
 async def accept(services: Services, new: NewJob) -> JobRow:
@@ -97,8 +97,9 @@ async def as_it_stands(services: Services, job: Job) -> JobRow:
     return await find_job(services, job.tenant, public_id(PREFIX, job.id))
 
 
-def _new_job(caller: Caller, card: Worker, submission: Submission, token_ids: list[int], digest: bytes) -> NewJob:
-    sent, max_tokens = submission.sent, fit(card, len(token_ids), submission)
+async def _new_job(services: Services, caller: Caller, card: Worker, submission: Submission, digest: bytes) -> NewJob:
+    sent, token_ids = submission.sent, await prompt_token_ids(services, card, submission)
+    max_tokens = fit(card, len(token_ids), submission)
     return NewJob(
         tenant=caller.tenant,
         key_id=caller.key_id,
@@ -109,9 +110,9 @@ def _new_job(caller: Caller, card: Worker, submission: Submission, token_ids: li
         prompt=submission.prompt if isinstance(submission.prompt, str) else None,
         messages=submission.messages,
         prompt_token_ids=token_ids,
-        sampling=sent.sampling(),
+        sampling=await sampling_of(services, card, sent, max_tokens),
         max_tokens=max_tokens,
-        num_blocks=num_blocks(len(token_ids), max_tokens, card.block_size),
+        num_blocks=num_blocks(len(token_ids), max_tokens, card.block_size, num_seats=sent.num_seats),
         seed=sent.seed,
         webhook_url=sent.webhook_url,
         metadata=sent.metadata,

@@ -27,6 +27,8 @@ class TokenLike(Protocol):
     def text(self) -> str: ...
     @property
     def logprobs(self) -> dict[str, Any] | None: ...
+    @property
+    def choice(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,9 @@ class End:
     text_offsets: list[int]  # characters of `text` delivered once token i was
     logprobs: list[Any] | None
     num_cached_tokens: int
+    choices: list[int] | None = None  # which of the job's outputs token i belongs to; None where there is but one
+    finish_reasons: list[str | None] | None = None  # of each of them; None of one that was cut short
+    prompt_logprobs: list[Any] | None = None  # of the prompt's tokens from the second on
     error_code: str | None = None
     error_message: str | None = None
 
@@ -111,6 +116,9 @@ def finish(session: Session, ends: Sequence[End]) -> set[UUID]:
                 "token_ids": end.token_ids,
                 "text_offsets": end.text_offsets,
                 "logprobs": end.logprobs,
+                "choices": end.choices,
+                "finish_reasons": end.finish_reasons,
+                "prompt_logprobs": end.prompt_logprobs,
             }
             for end in ended
             if end.token_ids or end.status == Status.SUCCEEDED
@@ -237,13 +245,18 @@ def _output(ending: Ending) -> dict[str, Any]:
         "token_ids": [token.token_id for token in ending.tokens],
         "text_offsets": list(accumulate(map(len, texts))),
         "logprobs": logprobs if any(logprobs) else None,
+        "choices": [token.choice for token in ending.tokens] if ending.job.num_choices > 1 else None,
     }
 
 
 INSERT_OUTPUTS = text("""
-    INSERT INTO job_outputs (job_id, text, token_ids, text_offsets, logprobs)
-    SELECT job_id, text, token_ids, text_offsets, logprobs FROM jsonb_to_recordset(:outputs) AS ended(
-        job_id uuid, text text, token_ids int[], text_offsets int[], logprobs jsonb
+    INSERT INTO job_outputs (
+        job_id, text, token_ids, text_offsets, logprobs, choices, finish_reasons, prompt_logprobs
+    )
+    SELECT job_id, text, token_ids, text_offsets, logprobs, choices, finish_reasons, prompt_logprobs
+    FROM jsonb_to_recordset(:outputs) AS ended(
+        job_id uuid, text text, token_ids int[], text_offsets int[], logprobs jsonb, choices int[],
+        finish_reasons text[], prompt_logprobs jsonb
     )
 """).bindparams(bindparam("outputs", type_=JSONB))
 

@@ -18,7 +18,7 @@ from db.settings import TIERS, Settings
 
 # Literals, so that the partial indexes serve a prepared statement too.
 QUEUED, RUNNING = text("'queued'"), text("'running'")
-JOB_TOKENS = cast(Job.num_prompt_tokens, BigInteger) + Job.max_tokens
+JOB_TOKENS = cast(Job.num_prompt_tokens, BigInteger) + cast(Job.max_tokens, BigInteger) * Job.num_choices
 LONGEST_SECONDS = 1e10  # a time that long before now is before every job
 NUM_TOKENS = func.coalesce(func.sum(JOB_TOKENS), 0)
 

@@ -27,6 +27,7 @@ class Claimed:
     id: UUID
     attempt: int
     crashes: int
+    tenant: str
     key_id: UUID
     model: str
     tier: int
@@ -91,7 +92,7 @@ CLAIM = text(f"""
     FROM picked JOIN job_inputs ON job_inputs.job_id = picked.id
     WHERE jobs.id = picked.id
       AND jobs.id = ANY(CAST(:job_ids AS uuid[])) AND job_inputs.job_id = ANY(CAST(:job_ids AS uuid[]))
-    RETURNING jobs.id, attempt, crashes, key_id, model, tier, stream, seed, max_tokens, num_blocks,
+    RETURNING jobs.id, attempt, crashes, tenant, key_id, model, tier, stream, seed, max_tokens, num_blocks,
         prompt_token_ids, sampling, extract(epoch FROM ready_at)::float8 AS ready_at,
         extract(epoch FROM least(finish_by, started_at + run_for * interval '1 second')
                 - clock_timestamp())::float8 AS seconds_left,

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Index, LargeBinary, SmallInteger, Text, text
+from sqlalchemy import BigInteger, Index, Integer, LargeBinary, SmallInteger, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -64,6 +64,7 @@ class Job(Base):
     num_prompt_tokens: Mapped[int]
     max_tokens: Mapped[int]
     num_blocks: Mapped[int]  # KV estimate
+    num_choices: Mapped[int] = mapped_column(SmallInteger, server_default="1")  # outputs, each of up to `max_tokens`
 
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     ready_at: Mapped[datetime | None]  # None: parked
@@ -82,9 +83,9 @@ class Job(Base):
     cancel_requested_at: Mapped[datetime | None]
     replay_of: Mapped[UUID | None]  # the ended job that this one repeats
 
-    num_output_tokens: Mapped[int | None]
+    num_output_tokens: Mapped[int | None]  # of all choices
     num_cached_tokens: Mapped[int | None]
-    finish_reason: Mapped[str | None]  # stop | length; None when it did not succeed
+    finish_reason: Mapped[str | None]  # stop | length, of the first choice; None when it did not succeed
     error_code: Mapped[str | None]
     error_message: Mapped[str | None]
 
@@ -143,7 +144,10 @@ class JobInput(Base):
 
 
 class JobOutput(Base):
-    """What the model wrote, insert-only: enough to rebuild the token stream with the same numbers."""
+    """What the model wrote, insert-only: enough to rebuild the token stream with the same numbers.
+
+    Of a job with several choices the lists have the tokens of all of them, in the stream's order, as has `text`.
+    """
 
     __tablename__ = "job_outputs"
 
@@ -152,6 +156,11 @@ class JobOutput(Base):
     token_ids: Mapped[list[int]]
     text_offsets: Mapped[list[int]]  # characters of `text` delivered once token i was
     logprobs: Mapped[list[Any] | None] = mapped_column(NULLABLE_JSONB)  # per token: {"logprob", "top"}
+    choices: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # per token; None where there is but one
+    # Per choice, stop | length, or None of one that was cut short; None where there is but one, or no worker says it.
+    finish_reasons: Mapped[list[str | None] | None] = mapped_column(ARRAY(Text))
+    # As `logprobs`, of the prompt's tokens from the second on.
+    prompt_logprobs: Mapped[list[Any] | None] = mapped_column(NULLABLE_JSONB)
 
     __table_args__ = ({"postgresql_partition_by": "RANGE (job_id)"},)
 
@@ -181,6 +190,7 @@ class Worker(Base):
     bos_token: Mapped[str | None]
     eos_token: Mapped[str | None]
     dtype: Mapped[str]
+    stats: Mapped[dict[str, Any] | None] = mapped_column(NULLABLE_JSONB)  # of its engine, as of the last renewal
 
     __table_args__ = (Index("workers_model", "model", "renewed_at"),)
 

@@ -6,6 +6,7 @@ import re
 import tempfile
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -41,6 +42,23 @@ class Settings(BaseSettings):
     token_budget: int = Field(512, ge=16, description="Most tokens computed in one step.")
     kv_cache_tokens: int = Field(32768, ge=64, description="Size of the KV cache on a CPU, in tokens.")
     num_threads: int = Field(0, ge=0, description="Compute threads on a CPU; 0 takes every core.")
+    gpu_memory_share: float = Field(0.9, gt=0, le=1, description="Of a GPU's memory: weights, work and KV cache.")
+    target_itl_ms: float | None = Field(
+        None, gt=0, description="Longest time between two tokens of a running job; prompts are cut to keep it."
+    )
+    engine_policy: str | None = Field(
+        None,
+        pattern="^(aging|fcfs|shortest_first)$",
+        description="Order inside a worker; unset follows HEADRACE_QUEUE_POLICY.",
+    )
+    watermark_low: float = Field(0.01, ge=0, lt=1, description="Share of the KV cache kept free for running jobs.")
+    watermark_high: float = Field(0.05, ge=0, lt=1, description="Share free again before others start after that.")
+    prefix_cache: bool = Field(True, description="Compute equal beginnings of prompts once.")
+    prefix_cache_scope: str = Field("tenant", pattern="^(tenant|all)$", description="Who shares them with whom.")
+    host_cache_gb: float = Field(0, ge=0, description="Host memory for KV blocks that leave the cache.")
+    disk_cache_gb: float = Field(0, ge=0, description="Disk for those that leave that, in the data directory.")
+    cache_policy: Literal["lru", "frequency"] = Field("lru", description="Which blocks these two keep.")
+    overlap: bool = Field(False, description="Plan a step while the one before computes.")
 
     drain_seconds: float = Field(30, ge=0, description="How long a stopping worker finishes jobs before handing back.")
     lease_seconds: float = Field(30, gt=0, description="A worker unheard of for this long loses its jobs.")

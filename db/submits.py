@@ -87,11 +87,11 @@ SUBMIT = select(Job).from_statement(
         ), job AS (
             INSERT INTO jobs (
                 id, tenant, key_id, kind, model, tier, stream, seed, num_prompt_tokens, max_tokens, num_blocks,
-                start_by, finish_by, run_for, replay_of, ready_at
+                num_choices, start_by, finish_by, run_for, replay_of, ready_at
             )
             SELECT
                 id, tenant, key_id, kind, model, tier, stream, seed, num_prompt_tokens, max_tokens, num_blocks,
-                start_by, finish_by, run_for, replay_of,
+                (sampling->>'n')::smallint, start_by, finish_by, run_for, replay_of,
                 CASE WHEN number_of_key <= num_free THEN clock_timestamp() END
             FROM given JOIN windows USING (key_id, model, tier)
             ORDER BY number

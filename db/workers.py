@@ -1,6 +1,7 @@
 """Engine workers' rows: each one's lease, and the card of the model it serves. The Postgres clock judges leases."""
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, func, select, text, update
@@ -22,12 +23,15 @@ def register(session: Session, worker: Worker) -> None:
     session.flush()
 
 
-def renew(session: Session, worker_id: UUID, status: str) -> float:
-    """Extend the lease and say how the worker is; returns the Postgres clock (Unix seconds). Raises WorkerGone."""
+def renew(session: Session, worker_id: UUID, status: str, stats: dict[str, Any] | None = None) -> float:
+    """Extend the lease and say how the worker is, and its engine; returns the Postgres clock (Unix seconds).
+
+    Raises WorkerGone.
+    """
     now = session.scalar(
         update(Worker)
         .where(Worker.id == worker_id, Worker.status.in_(LIVE))
-        .values(status=status, renewed_at=func.clock_timestamp())
+        .values(status=status, stats=stats, renewed_at=func.clock_timestamp())
         .returning(func.extract("epoch", Worker.renewed_at))
     )
     if now is None:

@@ -34,6 +34,8 @@ class HeldJob:
     tokens: list[Token]  # delivered before, then appended by the engine thread only; others read up to its length
     num_resumed: int = field(init=False)  # tokens delivered before; frozen
     num_cached_tokens: int = 0  # engine thread
+    finish_reasons: list[str | None] = field(init=False)  # of each choice, once it has ended; engine thread
+    prompt_logprobs: list[Any] | None = None  # engine thread, once
     is_waiting: bool = False  # puller thread: held until its blocks are free, and given to nobody
     is_added: bool = False  # engine thread: the engine counts its blocks from here on
     end: End | None = None  # engine thread, once; the writer thread replaces one that Postgres refuses
@@ -45,6 +47,7 @@ class HeldJob:
 
     def __post_init__(self) -> None:
         self.num_resumed = len(self.tokens)
+        self.finish_reasons = [None] * self.claimed.sampling.n
 
     @property
     def job_id(self) -> UUID:
@@ -69,22 +72,25 @@ class HeldJob:
         self,
         status: Status,
         *,
-        finish_reason: str | None = None,
         error_code: str | None = None,
         error_message: str | None = None,
     ) -> End:
         """What the row is to say: this status, with everything delivered so far."""
+        has_choices = len(self.finish_reasons) > 1
         return End(
             job_id=self.claimed.id,
             attempt=self.claimed.attempt,
             worker_id=self.worker_id,
             status=status,
-            finish_reason=finish_reason,
+            finish_reason=self.finish_reasons[0] if status == Status.SUCCEEDED else None,
             text="".join(token.text for token in self.tokens),
             token_ids=[token.token_id for token in self.tokens],
             text_offsets=list(accumulate(len(token.text) for token in self.tokens)),
             logprobs=self._logprobs(),
             num_cached_tokens=self.num_cached_tokens,
+            choices=[token.choice for token in self.tokens] if has_choices else None,
+            finish_reasons=list(self.finish_reasons) if has_choices else None,
+            prompt_logprobs=self.prompt_logprobs,
             error_code=error_code,
             error_message=error_message,
         )
@@ -161,6 +167,11 @@ class HeldJobs:
         with self._lock:
             crashed = [held for held in self._jobs.values() if held.claimed.crashes and not held.is_waiting]
         return any(held.num_streamed == held.num_resumed for held in crashed)
+
+    def num_seats(self) -> int:
+        """Seats that they take, and those being claimed, which may turn out to take more."""
+        with self._lock:
+            return sum(held.claimed.sampling.num_seats for held in self._jobs.values()) + len(self._claiming)
 
     def num_blocks_coming(self) -> int:
         """KV blocks of jobs that are on their way to the engine, and that it does not count yet."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from time import monotonic, time
+from typing import Any
 from uuid import UUID
 
 import redis
@@ -208,7 +209,7 @@ class Lease(WorkerThread):
         status, began = self.status, monotonic()
         try:
             with Session(self._engine) as session:
-                self.clock_offset = workers.renew(session, self.worker_id, status) - time()
+                self.clock_offset = workers.renew(session, self.worker_id, status, self._stats()) - time()
                 session.commit()
         except workers.WorkerGone:
             self._start_over()
@@ -216,6 +217,11 @@ class Lease(WorkerThread):
         self.renewed_at, self._renewed_status = began, status
         self._is_doubted = False
         self._on_renewed()
+
+    def _stats(self) -> dict[str, Any] | None:
+        """What the engine tells of itself, once there is one."""
+        model = self._loop.model
+        return None if model is None else asdict(model.engine.stats())
 
     def _start_over(self) -> None:
         """The lease was lost, and others run our jobs. Drop them all and come back as a new worker."""

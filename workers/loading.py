@@ -4,10 +4,13 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from db.settings import Settings
+from workers import capacity
+from workers.capacity import Capacity
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.models.demo import demo_model_path
@@ -47,6 +50,7 @@ class LoadedModel:
 
     engine: Engine
     tokenizer: Tokenizer
+    is_shared: bool = False  # whether what one tenant's prompts computed is found by another's
 
 
 class LoadFailed(Exception):
@@ -74,7 +78,7 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
     import torch
 
     from kernels import attention_block_size
-    from workers.engine.runner import ModelRunner
+    from workers.engine.build import build_engine
     from workers.models.card import read_card
     from workers.models.loader import load_model
 
@@ -83,14 +87,34 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
     if settings.num_threads:
         torch.set_num_threads(settings.num_threads)
     model_card = read_card(path, cache_dir=cache_dir)
-    card = _card(settings, model_card, attention_block_size(device), dtype)
-    on_card(card)
-    log.info("loading the model", extra={"model": card.model, "path": str(path), "dtype": card.dtype})
-    tokenizer = Tokenizer.load(card.tokenizer_path)
+    block_size = attention_block_size(device)
+    bytes_per_block = capacity.block_bytes(model_card.config, block_size, dtype)
+    resolve_capacity = partial(
+        capacity.resolve,
+        settings,
+        longest=model_card.config.max_position_embeddings,
+        block_size=block_size,
+        block_bytes=bytes_per_block,
+    )
+    has = None
+    if device.type == "cpu":  # known before the weights are read, so that jobs can be sent meanwhile
+        has = resolve_capacity(num_blocks=settings.kv_cache_tokens // block_size)
+        on_card(_card(settings, model_card, has, dtype))
+    log.info("loading the model", extra={"model": settings.served_name, "path": str(path), "dtype": str(dtype)})
+    tokenizer = Tokenizer.load(model_card.tokenizer_path.resolve())
     model = load_model(path, cache_dir=cache_dir, dtype=dtype, device=device)
-    config = _engine_config(settings, card, model_card)
-    runner = ModelRunner(model, config, device=device, dtype=dtype)
-    return LoadedModel(Engine(config, runner, clock=clock), tokenizer)
+    if has is None:
+        memory = torch.cuda.mem_get_info
+        free, total = capacity.warm_up(
+            model, settings, block_size=block_size, dtype=dtype, device=device, free_memory=memory
+        )
+        share = settings.gpu_memory_share
+        num_blocks = capacity.blocks_that_fit(free, total, share=share, bytes_per_block=bytes_per_block)
+        has = resolve_capacity(num_blocks=num_blocks)
+        on_card(_card(settings, model_card, has, dtype))
+    config = _engine_config(settings, has, model_card)
+    engine = build_engine(config, model, device=device, dtype=dtype, weights=_weights(path), clock=clock)
+    return LoadedModel(engine, tokenizer, is_shared=settings.prefix_cache_scope == "all")
 
 
 def _path(settings: Settings, cache_dir: Path) -> Path:
@@ -111,22 +135,16 @@ def _dtype(settings: Settings, device: "torch.device") -> "torch.dtype":
     return dtype
 
 
-def _card(settings: Settings, model_card: "ModelCard", block_size: int, dtype: "torch.dtype") -> Card:
-    config = model_card.config
-    num_blocks = settings.kv_cache_tokens // block_size
+def _card(settings: Settings, model_card: "ModelCard", has: Capacity, dtype: "torch.dtype") -> Card:
     return Card(
         model=settings.served_name,
         tokenizer_path=model_card.tokenizer_path.resolve(),
         chat_template=_chat_template(settings, model_card),
-        max_model_len=min(
-            settings.max_model_len or config.max_position_embeddings,
-            config.max_position_embeddings,
-            num_blocks * block_size,
-        ),
-        max_num_seqs=settings.max_num_seqs,
-        block_size=block_size,
-        num_blocks=num_blocks,
-        vocab_size=config.vocab_size,
+        max_model_len=has.max_model_len,
+        max_num_seqs=has.max_num_seqs,
+        block_size=has.block_size,
+        num_blocks=has.num_blocks,
+        vocab_size=model_card.config.vocab_size,
         bos_token=model_card.bos_token,
         eos_token=model_card.eos_token,
         dtype=str(dtype).removeprefix("torch."),
@@ -141,16 +159,32 @@ def _chat_template(settings: Settings, model_card: "ModelCard") -> str | None:
     return settings.chat_template if is_template else Path(settings.chat_template).read_text()
 
 
-def _engine_config(settings: Settings, card: Card, model_card: "ModelCard") -> EngineConfig:
+def _engine_config(settings: Settings, has: Capacity, model_card: "ModelCard") -> EngineConfig:
+    disk_bytes = int(settings.disk_cache_gb * capacity.GIB)
     return EngineConfig(
-        max_num_seqs=card.max_num_seqs,
-        token_budget=max(settings.token_budget, card.max_num_seqs),
-        max_model_len=card.max_model_len,
-        block_size=card.block_size,
-        num_blocks=card.num_blocks,
-        vocab_size=card.vocab_size,
+        max_num_seqs=has.max_num_seqs,
+        token_budget=has.token_budget,
+        max_model_len=has.max_model_len,
+        block_size=has.block_size,
+        num_blocks=has.num_blocks,
+        vocab_size=model_card.config.vocab_size,
         eos_token_ids=frozenset(model_card.eos_token_ids),
-        policy=settings.queue_policy,
+        policy=settings.engine_policy or settings.queue_policy,
         aging_threshold_seconds=settings.aging_threshold_seconds,
         aging_boost=settings.aging_boost,
+        watermark_low=settings.watermark_low,
+        watermark_high=settings.watermark_high,
+        target_itl_ms=settings.target_itl_ms,
+        is_caching=settings.prefix_cache,
+        host_blocks=has.host_blocks,
+        host_policy=settings.cache_policy,
+        disk_path=settings.data_dir / "kv-cache" if disk_bytes else None,
+        disk_bytes=disk_bytes,
+        is_overlapping=settings.overlap,
     )
+
+
+def _weights(path: Path) -> str:
+    """What changes when the weights do: the files, their sizes and times."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return repr([(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()])

@@ -8,16 +8,20 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from time import monotonic
 
 from db.models import Status
-from workers.engine.errors import InvalidTokens, Refused, StepFailed
+from workers.engine.errors import InvalidTokens, Refused, TooManyChoices
+from workers.engine.group import SequenceGroup
 from workers.engine.outputs import StepOutput
-from workers.generation import Generation
+from workers.generation import Generation, grammar_spec
+from workers.grammar_compiler import GrammarCompiler
 from workers.held import HeldJob
 from workers.loading import LoadedModel
 from workers.streamer import Streamer
+from workers.text.grammar import Grammar, GrammarError
 from workers.thread import WorkerThread
 from workers.writer import Writer
 
@@ -25,14 +29,17 @@ log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0002  # beside a busy Python thread the default of 5 ms made a 9.5 ms step 27 ms
 DEADLINE_SECONDS = 0.05  # how often deadlines are looked at
+STARVED_SECONDS = 10.0  # after which a job that had to give way is handed back to the queue
 STALL_SECONDS = 0.01  # pause when the engine has work of which nothing can run
+CODES: dict[type[Refused], str] = {InvalidTokens: "invalid_prompt", TooManyChoices: "too_many_choices"}
 
 
 @dataclass(frozen=True)
 class Start:
-    """Generate this job."""
+    """Generate this job. With a grammar, that has been compiled, or could not be."""
 
     held: HeldJob
+    grammar: Future[Grammar] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,10 @@ class EngineLoop(WorkerThread):
         self._is_between = True  # under the condition: no command is being carried out
         self._is_stopping = False  # under the condition
         self.model: LoadedModel | None = None  # this thread, once
+        self._grammars: GrammarCompiler | None = None  # this thread, once
         self._generations: dict[str, Generation] = {}  # this thread, by sequence id
         self.waiting: tuple[HeldJob, ...] = ()  # this thread: in the engine, and not running
+        self.starved: tuple[HeldJob, ...] = ()  # this thread: had to give way, and got no place again for long
         self.longest_step_seconds = 0.0  # this thread: of those that retired
         self._next_look = 0.0  # this thread
 
@@ -104,10 +113,16 @@ class EngineLoop(WorkerThread):
 
     def work(self) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)
-        self.model = self._load()
+        model = self._load()
+        config = model.engine.config
+        self._grammars = GrammarCompiler(
+            model.tokenizer, vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids
+        )
+        self.model = model
         self._on_ready()
         while self._wait_for_work():
-            self._round(self.model)
+            self._round(model)
+        model.engine.close()
 
     def _tell(self, command: Start | Interrupt) -> None:
         with self._condition:
@@ -125,7 +140,7 @@ class EngineLoop(WorkerThread):
     def _round(self, model: LoadedModel) -> None:
         for command in self._take_commands():
             if isinstance(command, Start):
-                self._start(model, command.held)
+                self._start(model, command)
             else:
                 self._interrupt(model, command)
         self._say_between()
@@ -133,8 +148,10 @@ class EngineLoop(WorkerThread):
         if model.engine.has_work:
             self._step(model)
         if self.waiting or model.engine.num_waiting:
-            ids = model.engine.waiting_ids
-            self.waiting = tuple(self._generations[each].held for each in ids if each in self._generations)
+            self.waiting = self._held(model.engine.waiting_ids)
+
+    def _held(self, ids: list[str]) -> tuple[HeldJob, ...]:
+        return tuple(self._generations[each].held for each in ids if each in self._generations)
 
     def _take_commands(self) -> list[Start | Interrupt]:
         with self._condition:
@@ -149,24 +166,35 @@ class EngineLoop(WorkerThread):
                 self._is_between = True
                 self._condition.notify_all()
 
-    def _start(self, model: LoadedModel, held: HeldJob) -> None:
+    def _start(self, model: LoadedModel, command: Start) -> None:
+        held, spec = command.held, grammar_spec(command.held)
         if held.is_closed:
             return
-        generation = Generation(held, model.tokenizer)
-        self._generations[held.sequence_id] = generation
-        reason = generation.resume()
-        if reason is None:
-            try:
+        if spec is not None and command.grammar is None:
+            assert self._grammars is not None
+            self._grammars.compile(spec).add_done_callback(lambda grammar: self._tell(Start(held, grammar)))
+            return
+        try:
+            grammar = None if command.grammar is None else command.grammar.result()
+            salt = b"" if model.is_shared else held.claimed.tenant.encode()
+            generation = Generation(held, model.tokenizer, grammar, salt=salt)
+            self._generations[held.sequence_id] = generation
+            generation.resume()
+            if not generation.is_over:
                 generation.check_length(model.engine.config.max_model_len)
-                reason = model.engine.add(generation.sequence())
-            except Refused as refusal:
-                code = "invalid_prompt" if isinstance(refusal, InvalidTokens) else "context_length_exceeded"
-                self._end(held, Status.FAILED, error_code=code, error_message=str(refusal))
-                return
+                _add(model, generation)
+        except GrammarError as error:
+            message = f"the output cannot be held to 'structured_output': {error}"
+            self._end(held, Status.FAILED, error_code="grammar_failed", error_message=message)
+            return
+        except Refused as refusal:
+            code = CODES.get(type(refusal), "context_length_exceeded")
+            self._end(held, Status.FAILED, error_code=code, error_message=str(refusal))
+            return
         self.waiting = (*self.waiting, held)  # before the next line: whoever counts finds it here or there
         held.is_added = True
-        if reason is not None:  # the worker before us delivered the last token and died before the commit
-            self._end(held, Status.SUCCEEDED, finish_reason=reason)
+        if generation.is_over:  # the worker before us delivered the last token and died before the commit
+            self._end(held, Status.SUCCEEDED)
 
     def _interrupt(self, model: LoadedModel, command: Interrupt) -> None:
         held = command.held
@@ -185,34 +213,19 @@ class EngineLoop(WorkerThread):
         if now < self._next_look:
             return
         self._next_look = now + DEADLINE_SECONDS
+        self.starved = self._held(model.engine.starved_ids(STARVED_SECONDS))
         for held in [generation.held for generation in self._generations.values() if generation.held.is_late]:
             self._interrupt(model, expiry_of(held))
 
     def _step(self, model: LoadedModel) -> None:
         began = monotonic()
-        try:
-            outputs = model.engine.step()
-        except StepFailed as failure:
-            log.error("a step failed", exc_info=failure.cause, extra={"num_jobs": len(failure.sequence_ids)})
-            self._fail(failure)
-            return
+        outputs = model.engine.step()
         self.longest_step_seconds = max(self.longest_step_seconds, monotonic() - began)
         advanced = [self._advance(model, output) for output in outputs]
         self._streamer.mark(held for held in advanced if held is not None)
         if not outputs and not model.engine.num_running:
             with self._condition:
                 self._condition.wait_for(lambda: self._commands or self._is_stopping, STALL_SECONDS)
-
-    def _fail(self, failure: StepFailed) -> None:
-        for sequence_id in failure.sequence_ids:
-            generation = self._generations.get(sequence_id)
-            if generation is not None:
-                self._end(
-                    generation.held,
-                    Status.FAILED,
-                    error_code="engine_error",
-                    error_message=f"the model could not compute this: {failure.cause}",
-                )
 
     def _advance(self, model: LoadedModel, output: StepOutput) -> HeldJob | None:
         """Take up one output. None when its job left in the meantime."""
@@ -221,13 +234,21 @@ class EngineLoop(WorkerThread):
             return None
         held = generation.held
         if output.error is not None:
-            self._end(held, Status.FAILED, error_code="engine_error", error_message=output.error)
+            log.error("a job failed in the engine", extra={"job_id": str(held.job_id), "error": output.error})
+            self._end(held, Status.FAILED, error_code=output.error_code, error_message=output.error)
             return held
-        reason = generation.push(output)
-        if reason is not None:
-            if output.finish_reason is None:  # a stop string, of which the engine knows nothing
-                model.engine.abort(output.sequence_id)
-            self._end(held, Status.SUCCEEDED, finish_reason=reason)
+        try:
+            reason = generation.push(output)
+        except Exception as error:  # whatever it is, it is this job's text that cannot be told
+            log.exception("a job's text cannot be told", extra={"job_id": str(held.job_id)})
+            model.engine.abort(output.sequence_id)
+            message = f"the output cannot be turned into text: {type(error).__name__}"
+            self._end(held, Status.FAILED, error_code="text_error", error_message=message)
+            return held
+        if reason is not None and output.finish_reason is None:  # a stop string, of which the engine knows nothing
+            model.engine.abort_choice(output.sequence_id, output.choice)
+        if generation.is_over:
+            self._end(held, Status.SUCCEEDED)
         return held
 
     def _end(
@@ -235,15 +256,26 @@ class EngineLoop(WorkerThread):
         held: HeldJob,
         status: Status,
         *,
-        finish_reason: str | None = None,
         error_code: str | None = None,
         error_message: str | None = None,
     ) -> None:
-        held.end = held.ended_as(
-            status, finish_reason=finish_reason, error_code=error_code, error_message=error_message
-        )
-        self._generations.pop(held.sequence_id, None)
+        generation = self._generations.pop(held.sequence_id, None)
+        if generation is not None:
+            generation.close()
+        held.end = held.ended_as(status, error_code=error_code, error_message=error_message)
         self._writer.put(held)
+
+
+def _add(model: LoadedModel, generation: Generation) -> None:
+    """Have the engine generate the rest. A choice whose last token was delivered before ends here. Raises Refused."""
+    unit = generation.unit()
+    if isinstance(unit, SequenceGroup):
+        reasons = model.engine.add_group(unit)
+    else:
+        reason = model.engine.add(unit)
+        reasons = {} if reason is None else {unit.choice: reason}
+    for choice, reason in reasons.items():
+        generation.end(choice, reason)
 
 
 def expiry_of(held: HeldJob) -> Interrupt:

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from db import queue
-from db.jobs import Ready
+from db.jobs import Claimed, Ready
 from db.queue import Message, Waiter
 from db.settings import TIERS, Settings
 from workers.claimer import Claimer
@@ -46,9 +46,11 @@ class Puller(WorkerThread):
         lease: Lease,
         deliver: Callable[[list[HeldJob]], None],
         push_front: Callable[[list[Ready]], None],
+        hand_back: Callable[[list[HeldJob]], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`deliver` takes jobs that are ready to be handed to Celery; `push_front` what must wait in its list again."""
+        """`deliver` takes jobs that are ready to be handed to Celery; `push_front` what must wait in its list again;
+        `hand_back` jobs that another worker may have room for."""
         super().__init__("puller", on_failure)
         self._settings = settings
         self._redis = client
@@ -58,6 +60,7 @@ class Puller(WorkerThread):
         self._claimer = Claimer(settings, engine, client, lease=lease, push_front=push_front)
         self._deliver = deliver
         self._push_front = push_front
+        self._hand_back = hand_back
         self._outage = Outage(log, "no jobs are taken")
         self._wake = threading.Event()
         self._is_stopping = False  # the stopping thread, once
@@ -110,13 +113,17 @@ class Puller(WorkerThread):
         self._see_to_waiting()
         if self._crashed and not self._held_jobs.has_crashed():
             self._return_crashed()
-        return self._num_seats() > 0 and not self._held_jobs.is_on_trial() and self.pull()
+        if self._loop.starved:
+            self._hand_back([held for held in self._loop.starved if self._held_jobs.is_held(held)])
+        if self._held_jobs.is_on_trial():
+            return False
+        return self.pull() if self._num_seats() > 0 else self._pull_better()
 
     def _is_able(self) -> bool:
         return self._is_connected and self._loop.model is not None and self._lease.is_fresh()
 
     def _num_seats(self) -> int:
-        return self._settings.max_num_seqs - len(self._held_jobs)
+        return self._settings.max_num_seqs - self._held_jobs.num_seats()
 
     def _num_blocks(self) -> int:
         assert self._loop.model is not None
@@ -127,8 +134,22 @@ class Puller(WorkerThread):
         waiting = [*self._loop.waiting, *([] if self._waiting is None else [self._waiting])]
         return [Waiter(held.claimed.tier, held.claimed.ready_at, held.claimed.num_blocks) for held in waiting]
 
-    def pull(self) -> bool:
-        """One pop and what follows. Whether there may be more to take."""
+    def _pull_better(self) -> bool:
+        """With all seats taken, take one job of a tier for which one that runs would give way."""
+        assert self._loop.model is not None
+        if any(not held.is_added for held in self._held_jobs.snapshot()):
+            return False  # one at a time: the engine has yet to find its place for the last
+        engine = self._loop.model.engine
+        blocks = {tier: engine.num_blocks_for(tier) for tier in self.tiers}
+        better = frozenset(tier for tier, num_blocks in blocks.items() if num_blocks)
+        return bool(better) and self.pull(tiers=better, seats=1, blocks=min(blocks[tier] for tier in better))
+
+    def pull(self, *, tiers: frozenset[int] | None = None, seats: int | None = None, blocks: int = 0) -> bool:
+        """One pop and what follows. Whether there may be more to take.
+
+        Of all tiers that are read, for the free seats; or of these `tiers`, for seats and blocks beside the free ones.
+        """
+        num_seats = self._num_seats() if seats is None else seats
         popped = queue.pop(
             self._redis,
             model=self._settings.served_name,
@@ -136,20 +157,20 @@ class Puller(WorkerThread):
             policy=self._settings.queue_policy,
             threshold=self._settings.aging_threshold_seconds,
             boost=self._settings.aging_boost,
-            seats=self._num_seats(),
-            blocks=self._num_blocks(),
+            seats=num_seats,
+            blocks=self._num_blocks() + blocks,
             live_workers=self._lease.num_live,
             pops=self._num_pops,
             waiters=self._waiters(),
-            tiers=self.tiers,
+            tiers=self.tiers if tiers is None else tiers,
         )
         self._num_pops += len(popped.messages)
         if not popped.messages:
             return False
-        self._take(popped.messages)
+        self._take(popped.messages, num_seats)
         return popped.depth > len(popped.messages)
 
-    def _take(self, messages: Sequence[Message]) -> None:
+    def _take(self, messages: Sequence[Message], num_seats: int) -> None:
         worker_id, began = self._lease.worker_id, monotonic()
         may_take_crashed = not self._held_jobs.has_crashed()
         job_ids = {message.job_id for message in messages}
@@ -163,7 +184,10 @@ class Puller(WorkerThread):
                 self._claimer.give_back(worker_id, taken.claimed)
                 return
             waits = not all(message.fits for message in messages)  # such a one comes alone
-            held_jobs = self._claimer.hold(worker_id, taken.claimed, messages, began=began, waits=waits)
+            seated, left = _seat(taken.claimed, num_seats)
+            if left:
+                self._claimer.give_back(worker_id, left)
+            held_jobs = self._claimer.hold(worker_id, seated, messages, began=began, waits=waits)
             for held in held_jobs:
                 self._held_jobs.add(held)
         finally:
@@ -193,17 +217,38 @@ class Puller(WorkerThread):
                 self._held_jobs.discard(held)
 
     def _has_room(self, held: HeldJob) -> bool:
-        """As the engine admits: room for the tokens so far and a margin for those that run. Alone, it always runs."""
+        """As the engine admits: seats, room for the tokens so far and a margin for those that run.
+
+        Alone, it always runs.
+        """
         if len(self._held_jobs) == 1:
             return True
+        if self._num_seats() < 0:  # its own are among those that are held
+            return False
         assert self._loop.model is not None
         config = self._loop.model.engine.config
-        num_needed = blocks_needed(len(held.claimed.prompt_token_ids), len(held.tokens), config.block_size)
+        num_choices = held.claimed.sampling.num_seats
+        num_delivered = -(-len(held.tokens) // num_choices)  # of each
+        num_needed = blocks_needed(
+            len(held.claimed.prompt_token_ids), num_delivered, config.block_size, num_choices=num_choices
+        )
         num_before = sum(other.claimed.num_blocks for other in self._loop.waiting)
-        return num_needed + config.num_watermark_blocks + num_before <= self._num_blocks()
+        return num_needed + config.num_high_watermark_blocks + num_before <= self._num_blocks()
 
     def _return_crashed(self) -> None:
         """Put the messages back that were put aside. Should that fail, the sweep does it."""
         readies, self._crashed = list(self._crashed.values()), {}
         if readies:
             self._push_front(readies)
+
+
+def _seat(claimed: list[Claimed], num_seats: int) -> tuple[list[Claimed], list[Claimed]]:
+    """Those that have seats, and the first that is short of some, which waits in the engine; and those behind it.
+
+    How many a job takes is in its row: no message says it.
+    """
+    for index, job in enumerate(claimed):
+        if num_seats <= 0:
+            return claimed[:index], claimed[index:]
+        num_seats -= job.sampling.num_seats
+    return claimed, []

@@ -8,6 +8,7 @@ import gc
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -86,6 +87,7 @@ class EngineWorker:
             lease=self.lease,
             deliver=deliver,
             push_front=self._push_front,
+            hand_back=self._hand_back,
             on_failure=on_failure,
         )
         self.listener = Listener(
@@ -166,14 +168,7 @@ class EngineWorker:
         info = {"status": self.lease.status, "model": self.settings.served_name, "held": len(self.held_jobs)}
         if model is None:
             return info
-        engine = model.engine
-        return info | {
-            "running": engine.num_running,
-            "waiting": engine.num_waiting,
-            "free_seats": engine.num_free_seats,
-            "free_blocks": engine.num_free_blocks,
-            "steps": engine.num_steps,
-        }
+        return info | asdict(model.engine.stats())
 
     def _load(self) -> LoadedModel:
         return load(self.settings, on_card=self.lease.announce, clock=self.lease.now)

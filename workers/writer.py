@@ -148,6 +148,9 @@ def _refused(end: End) -> End:
         token_ids=[],
         text_offsets=[],
         logprobs=None,
+        choices=None,
+        finish_reasons=None,
+        prompt_logprobs=None,
         error_code=NOT_STORED,
         error_message="the output could not be stored; please report this with the job's id",
     )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from api.commands.render import stderr, summary, waiting_line, write_output
+from api.commands.render import other_outputs, stderr, summary, waiting_line, write_output
 
 if TYPE_CHECKING:
     from api.client import Client
@@ -17,7 +17,10 @@ def wait_for_end(client: "Client", job_id: str) -> dict[str, Any]:
 
 
 def stream_text(client: "Client", job_id: str) -> dict[str, Any]:
-    """Write the job's text to stdout as it comes; returns the job once it has ended."""
+    """Write the job's text to stdout as it comes; returns the job once it has ended.
+
+    Of several outputs the first is written so, and then the others whole.
+    """
     with _Line() as line:
         for job in client.watch_start(job_id):
             if job["status"] == "queued":
@@ -25,13 +28,14 @@ def stream_text(client: "Client", job_id: str) -> dict[str, Any]:
     shown = ""  # the last text that was written
     for event in client.events(job_id):
         if event.type == "job.token":
-            text = event.data["text"]
+            text = event.data["text"] if event.data["choice"] == 0 else ""
         else:  # a job submitted without token events has all its text at the end
             text = event.data["output"]["text"] if event.is_end and event.data["output"] and not shown else ""
         write_output(text)
         shown = text or shown
         if event.is_end:
             write_output("\n" if shown and not shown.endswith("\n") else "")
+            write_output(other_outputs(event.data))
             stderr().print(summary(event.data))
             job = event.data
     return job

@@ -48,7 +48,15 @@ def print_job(job: dict[str, Any]) -> None:
         console.print(Text.assemble((f"{name:<11}  ", "dim"), value))
     if job["output"] and job["output"]["text"]:
         console.print()
-        write_output(job["output"]["text"].rstrip("\n") + "\n")
+        write_output(job["output"]["text"].rstrip("\n") + "\n" + other_outputs(job))
+
+
+def other_outputs(job: dict[str, Any]) -> str:
+    """What a job with several outputs wrote beside the first, each below a line that says which it is."""
+    choices = (job["output"] or {}).get("choices") or []
+    return "".join(
+        f"\n-- output {choice['index'] + 1} of {len(choices)} --\n{choice['text'].rstrip()}\n" for choice in choices[1:]
+    )
 
 
 def headline(job: dict[str, Any]) -> Text:

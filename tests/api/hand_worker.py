@@ -63,40 +63,56 @@ class HandWorker:
         return claimed
 
     def say(self, public_id: str, *texts: str, logprobs: bool | dict[str, Any] = False) -> None:
-        """Stream one token per text; ids count up from 10. `logprobs` may say what to report of each."""
+        """Stream one token per text; ids count up from 10. `logprobs` may say what to report of each.
+
+        Of a job with several outputs they are told in turn, as if none ended before the others.
+        """
         job_id = uuid_of(public_id)
-        done = self.delivered[job_id]
+        done, n = self.delivered[job_id], self.claimed[job_id].sampling.n
         detail = {"logprob": -0.5, "top": [[10, -0.5]]} if logprobs is True else logprobs or None
-        tokens = [Token(10 + len(done) + i, text, detail) for i, text in enumerate(texts)]
+        places = range(len(done), len(done) + len(texts))
+        tokens = [Token(10 + place, text, detail, place % n) for place, text in zip(places, texts, strict=True)]
         append = Append(job_id, self.claimed[job_id].attempt, self.card.id, len(done), tokens)
         (appended,) = stream.append_many(self.redis, [append])
         assert appended.status == "ok", appended
         done += tokens
 
-    def end(self, public_id: str, status: Status = Status.SUCCEEDED, **error: str) -> None:
+    def end(self, public_id: str, status: Status = Status.SUCCEEDED, **said: Any) -> None:
         """Commit the end, then close the stream."""
-        self.commit_end(public_id, status, **error)
+        self.commit_end(public_id, status, **said)
         job_id = uuid_of(public_id)
         stream.end(self.redis, job_id, len(self.delivered[job_id]))
 
-    def commit_end(self, public_id: str, status: Status = Status.SUCCEEDED, **error: str) -> None:
+    def commit_end(
+        self,
+        public_id: str,
+        status: Status = Status.SUCCEEDED,
+        *,
+        prompt_logprobs: list[Any] | None = None,
+        **error: str,
+    ) -> None:
         """Commit the end and die before the stream hears of it."""
         job_id = uuid_of(public_id)
         tokens, offsets, num_characters = self.delivered[job_id], [], 0
         for token in tokens:
             num_characters += len(token.text)
             offsets.append(num_characters)
+        n = self.claimed[job_id].sampling.n
+        reason = "stop" if status == Status.SUCCEEDED else None
         end = End(
             job_id=job_id,
             attempt=self.claimed[job_id].attempt,
             worker_id=self.card.id,
             status=status,
-            finish_reason="stop" if status == Status.SUCCEEDED else None,
+            finish_reason=reason,
             text="".join(token.text for token in tokens),
             token_ids=[token.token_id for token in tokens],
             text_offsets=offsets,
             logprobs=[token.logprobs for token in tokens] if tokens and tokens[0].logprobs else None,
             num_cached_tokens=0,
+            choices=[token.choice for token in tokens] if n > 1 else None,
+            finish_reasons=[reason] * n if n > 1 else None,
+            prompt_logprobs=prompt_logprobs,
             **error,
         )
         with Session(self.engine) as session, session.begin():

@@ -101,6 +101,13 @@ def test_tail_of_a_job_without_token_events_prints_its_text_at_the_end(world: Wo
     assert world.run("tail", job_id).stdout == "quiet one\n"
 
 
+def test_tail_of_a_job_with_several_outputs_prints_one_after_the_other(world: World) -> None:
+    job_id = world.submit("--set", "n=2")
+    world.worker.run(job_id, "one", "ein", " mill", "e Mühle")
+    assert world.run("tail", job_id).stdout == "one mill\n\n-- output 2 of 2 --\neine Mühle\n"
+    assert world.run("get", job_id).stdout.endswith("\none mill\n\n-- output 2 of 2 --\neine Mühle\n")
+
+
 def test_tail_json_is_one_event_a_line_and_resumes_from_any_of_them(world: World) -> None:
     job_id = world.submit()
     world.worker.run(job_id, "a", "\u2028b")

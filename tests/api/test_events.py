@@ -34,7 +34,7 @@ async def test_a_live_reader_gets_each_event_as_it_happens(client, worker, submi
             worker.say(job["id"], text)
             token = await anext(stream)
             assert (token.name, token.number) == ("job.token", 2 + index)
-            assert token.data == {"index": index, "token_id": 10 + index, "text": text, "logprobs": None}
+            assert token.data == {"index": index, "choice": 0, "token_id": 10 + index, "text": text, "logprobs": None}
         worker.end(job["id"])
         end = await anext(stream)
         assert (end.name, end.number, end.data["output"]["text"]) == ("job.succeeded", 5, " a b")

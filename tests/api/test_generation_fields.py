@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.hand_worker import uuid_of
+from workers.text.tokenizer import Tokenizer
 
 BODY: dict[str, Any] = {"model": "tiny", "prompt": [5, 6], "max_tokens": 8}
 FIELDS: list[tuple[str, Any, Any]] = [  # field, as sent, as claimed
@@ -23,7 +24,21 @@ FIELDS: list[tuple[str, Any, Any]] = [  # field, as sent, as claimed
     ("ignore_eos", True, True),
     ("logprobs", 0, 0),
     ("logprobs", 5, 5),
+    ("prompt_logprobs", 0, 0),
+    ("logit_bias", {"7": -100, "511": 1.5}, {7: -100.0, 511: 1.5}),
+    ("min_tokens", 8, 8),
+    ("bad_words", [[5, 6], [7]], ((5, 6), (7,))),
+    ("structured_output", {"regex": "a+"}, {"kind": "regex", "text": "a+"}),
+    ("structured_output", {"choice": ["no", "ja"]}, {"kind": "choice", "text": '["no", "ja"]'}),
+    ("structured_output", {"grammar": 'start: "a"'}, {"kind": "grammar", "text": 'start: "a"'}),
+    (
+        "structured_output",
+        {"json_schema": {"const": "\0ü"}},
+        {"kind": "json_schema", "text": '{"const": "\\u0000\\u00fc"}'},
+    ),
     ("seed", -(2**63), -(2**63)),
+    ("n", 3, 3),
+    ("num_beams", 4, 4),
 ]
 
 
@@ -54,6 +69,16 @@ async def claim(client, worker, path: str, change: dict[str, Any]):
     worker.end(job["id"])
     assert (await asking).is_success
     return claimed
+
+
+async def test_a_bad_word_is_kept_as_the_model_spells_it_at_the_beginning_and_after_a_space(
+    client, worker, tokenizer_path: str
+) -> None:
+    tokenizer = Tokenizer.load(tokenizer_path)
+    claimed = await claim(client, worker, "/v1/jobs", {"bad_words": ["wheel", " the", [9], "wheel"]})
+    expected = [tuple(tokenizer.encode(text)) for text in ("wheel", " wheel", " the")]
+    assert claimed.sampling.bad_words == (*expected, (9,))
+    assert "".join(tokenizer.decode(word) for word in expected) == "wheel wheel the"
 
 
 async def test_a_completion_takes_the_limits_in_time_that_a_job_takes(client, worker) -> None:

@@ -2,10 +2,10 @@
 
 import httpx
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from db.models import WebhookAttempt, WebhookDelivery
+from db.models import WebhookAttempt, WebhookDelivery, Worker
 from tests.api.serving import api_with
 from tests.servers import Servers
 
@@ -102,6 +102,18 @@ async def test_deliveries_show_every_attempt_at_a_jobs_webhook(client, worker, s
     )
     assert shown["attempts"][0]["error"] == "redirects are not followed"
     assert shown["event_id"].startswith("evt_")
+
+
+async def test_metrics_tell_what_each_live_engine_last_told(client, worker, engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(update(Worker).values(stats={"running": 3, "hit_tokens": 480, "move_seconds": 0.25}))
+    text = (await client.get("/metrics")).text
+    with engine.connect() as connection:
+        name = connection.scalar(select(Worker.name))
+    labels = f'{{model="tiny",worker="{name}"}}'
+    assert f"headrace_engine_running{labels} 3.0" in text
+    assert f"headrace_engine_hit_tokens_total{labels} 480.0" in text
+    assert f"headrace_engine_move_seconds_total{labels} 0.25" in text
 
 
 async def test_metrics_count_the_queue_and_the_requests_by_route(client, worker, submit) -> None:

@@ -12,6 +12,15 @@ LATER, SOONER = "2100-01-02T12:00:00Z", "2100-01-02T12:59:59+01:00"
 MESSAGE = {"role": "user", "content": "hi"}
 TEXTLESS = {"type": "text"}
 
+
+def nested(depth: int) -> dict[str, Any]:
+    """A schema of lists of lists, so many objects deep."""
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
 WRONG_IN_A_JOB: list[tuple[dict[str, Any], str | None, str]] = [
     ({"prompt": None}, "prompt", "exactly one of 'prompt' and 'messages'"),
     ({"messages": [MESSAGE]}, "messages", "exactly one of"),
@@ -41,6 +50,55 @@ WRONG_IN_A_JOB: list[tuple[dict[str, Any], str | None, str]] = [
     ({"stop": 5}, "stop", "must be a text or a list of texts"),
     ({"stop_token_ids": [1, "x"]}, "stop_token_ids[1]", "integer"),
     ({"seed": 2**63}, "seed", "less than or equal to"),
+    ({"logit_bias": [5]}, "logit_bias", "object of token ids"),
+    ({"logit_bias": {"five": 1}}, "logit_bias", "'five' is no token id"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias", "'-1' is no token id"),
+    ({"logit_bias": {"05": 1}}, "logit_bias", "'05' is no token id"),
+    ({"logit_bias": {"²": 1}}, "logit_bias", "'²' is no token id"),
+    ({"logit_bias": {"2147483648": 1}}, "logit_bias", "is no token id"),
+    ({"logit_bias": {"1" * 5000: 1}}, "logit_bias", "is no token id"),
+    ({"logit_bias": {"5": 100.5}}, "logit_bias", "from -100 to 100"),
+    ({"logit_bias": {"5": True}}, "logit_bias", "from -100 to 100"),
+    ({"logit_bias": {"5": "1"}}, "logit_bias", "from -100 to 100"),
+    ({"logit_bias": {"512": 1}}, "logit_bias", "token id 512; the vocabulary of 'tiny' has 512"),
+    ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "at most 1,024 token ids, not 1,025"),
+    ({"min_tokens": -1}, "min_tokens", "greater than or equal to 0"),
+    ({"min_tokens": 9}, "min_tokens", "more than max_tokens, 8"),
+    ({"bad_words": "word"}, "bad_words", "list"),
+    ({"bad_words": ["a", 5]}, "bad_words[1]", "must be a text or a list of token ids"),
+    ({"bad_words": [""]}, "bad_words[0]", "at least 1 character"),
+    ({"bad_words": ["x" * 257]}, "bad_words[0]", "at most 256 characters"),
+    ({"bad_words": [[]]}, "bad_words[0]", "at least 1 item"),
+    ({"bad_words": [[1] * 65]}, "bad_words[0]", "at most 64 items"),
+    ({"bad_words": [[1, "x"]]}, "bad_words[0][1]", "integer"),
+    ({"bad_words": [[1, 512]]}, "bad_words", "token id 512"),
+    ({"bad_words": ["x"] * 257}, "bad_words", "at most 256 items"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
+    ({"n": 0}, "n", "greater than or equal to 1"),
+    ({"n": 5}, "n", "'n' is 5; all of them run at once, and a worker of 'tiny' has 4 seats"),
+    ({"n": 2, "num_beams": 5}, "num_beams", "'num_beams' is 5"),
+    ({"n": 3, "num_beams": 2}, "n", "no more outputs than beams"),
+    ({"num_beams": 17}, "num_beams", "less than or equal to 16"),
+    ({"length_penalty": 2.0}, "length_penalty", "needs 'num_beams' above 1"),
+    ({"early_stopping": True}, "early_stopping", "needs 'num_beams' above 1"),
+    ({"structured_output": "json"}, "structured_output", "must be an object"),
+    ({"structured_output": {}}, "structured_output", "exactly one of"),
+    ({"structured_output": {"regex": "a", "choice": ["a"]}}, "structured_output", "exactly one of"),
+    ({"structured_output": {"guided_json": {}}}, "structured_output.guided_json", "not a known field"),
+    ({"structured_output": {"json_schema": "{}"}}, "structured_output.json_schema", "dictionary"),
+    ({"structured_output": {"json_schema": nested(101)}}, "structured_output.json_schema", "more than 100 deep"),
+    (
+        {"structured_output": {"json_schema": {"const": "x" * 70_000}}},
+        "structured_output.json_schema",
+        "at most 65,536",
+    ),
+    ({"structured_output": {"regex": ""}}, "structured_output.regex", "at least 1 character"),
+    ({"structured_output": {"regex": "a\x00"}}, "structured_output.regex", "U+0000"),
+    ({"structured_output": {"choice": []}}, "structured_output.choice", "at least 1 item"),
+    ({"structured_output": {"choice": ["a", ""]}}, "structured_output.choice[1]", "at least 1 character"),
+    ({"structured_output": {"choice": ["a"] * 1025}}, "structured_output.choice", "at most 1024 items"),
+    ({"structured_output": {"choice": ["x" * 800] * 100}}, "structured_output.choice", "at most 65,536"),
+    ({"structured_output": {"grammar": "x" * 70_000}}, "structured_output.grammar", "at most 65536 characters"),
     ({"webhook_url": "ftp://host/x"}, "webhook_url", "http"),
     ({"metadata": {"k": 5}}, "metadata.k", "string"),
     ({"metadata": {"[key]": 5}}, "metadata.[key]", "string"),
@@ -65,11 +123,11 @@ async def test_a_wrong_field_of_a_job_is_named_in_a_400(client, worker) -> None:
 
 
 WRONG_IN_A_COMPLETION: list[tuple[dict[str, Any], str, str]] = [
-    ({"n": 2}, "n", "'n': must be 1"),
-    ({"best_of": 3}, "best_of", "'best_of': must be 1"),
+    ({"n": 17}, "n", "less than or equal to 16"),
+    ({"n": 2, "best_of": 3}, "best_of", "must be as 'n', 2"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "whole completion only"),
     ({"echo": True}, "echo", "'echo': is not supported"),
     ({"suffix": "end"}, "suffix", "'suffix': is not supported"),
-    ({"logit_bias": {"5": 1}}, "logit_bias", "'logit_bias': is not supported"),
     ({"prompt": ["a", "b"]}, "prompt", "has 2 prompts; send one per completion"),
     ({"prompt": [[1], [2], [3]]}, "prompt", "has 3 prompts"),
     ({"prompt": [[1, "x"]]}, "prompt[0][1]", "integer"),
@@ -100,6 +158,11 @@ def huge_values(size: int) -> list[tuple[str, Any, str | None]]:
         ("messages", [5] * size, "messages[0]"),
         ("messages", [message | {"content": [5] * size}], "messages[0].content[0]"),
         ("messages", [message | {str(i): i for i in range(size)}], "messages[0]"),
+        ("logit_bias", {f"x{i}": "x" for i in range(size)}, "logit_bias"),
+        ("bad_words", [5] * size, "bad_words[0]"),
+        ("bad_words", [["x"] * size], "bad_words[0][0]"),
+        ("structured_output", {"choice": [5] * size}, "structured_output.choice[0]"),
+        ("structured_output", {f"f{i}": 5 for i in range(size)}, "structured_output"),
         ("metadata", {str(i): i for i in range(size)}, "metadata"),
         ("metadata", {str(i): "v" for i in range(size)}, "metadata"),
     ]

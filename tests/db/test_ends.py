@@ -8,8 +8,9 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from db import jobs
-from db.ends import finished
+from db.ends import Ending, end_locked, finished
 from db.models import Job, JobOutput, Status, WebhookDelivery, WebhookEvent
+from db.stream import Token
 from tests.db.rows import add_endpoint, add_job, end_of
 
 ME, OTHER = UUID(int=11), UUID(int=12)
@@ -30,6 +31,31 @@ def test_success_keeps_output_usage_and_event(session: Session) -> None:
     output = session.get_one(JobOutput, job.id)
     assert (output.text, output.token_ids, output.text_offsets, output.logprobs) == ("hi!", [7, 8], [2, 3], None)
     assert session.scalars(select(WebhookEvent.type)).one() == "job.succeeded"
+
+
+def test_success_of_several_outputs_keeps_whose_each_token_is(session: Session) -> None:
+    job = running_job(session, num_choices=2)
+    told = [{"logprob": -1.5, "top": []}]
+    end = end_of(job.id, ME, choices=[0, 1], finish_reasons=["stop", None], prompt_logprobs=told)
+    jobs.finish(session, [end])
+    output = session.get_one(JobOutput, job.id)
+    assert (output.choices, output.finish_reasons, output.prompt_logprobs) == ([0, 1], ["stop", None], told)
+
+
+def test_outputs_without_choices_and_log_probabilities_say_so_in_nulls(session: Session) -> None:
+    job = running_job(session)
+    jobs.finish(session, [end_of(job.id, ME)])
+    columns = (JobOutput.choices, JobOutput.finish_reasons, JobOutput.logprobs, JobOutput.prompt_logprobs)
+    nulls = [column.is_(None) for column in columns]
+    assert session.scalars(select(JobOutput.job_id).where(*nulls)).all() == [job.id]
+
+
+def test_job_of_several_outputs_that_no_worker_ends_keeps_whose_each_token_is(session: Session) -> None:
+    job, one = running_job(session, num_choices=2), running_job(session)
+    delivered = [Token(1, "a"), Token(2, "b", None, 1), Token(3, "c")]
+    end_locked(session, [Ending(each, Status.CANCELLED, delivered) for each in (job, one)])
+    assert session.get_one(JobOutput, job.id).choices == [0, 1, 0]
+    assert session.get_one(JobOutput, one.id).choices is None
 
 
 def test_job_ends_once(session: Session) -> None:

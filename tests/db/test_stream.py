@@ -62,7 +62,12 @@ async def test_stream_that_was_never_opened_does_not_exist(async_redis: redis.as
 
 
 def test_texts_and_logprobs_survive_as_they_were(redis_client: redis.Redis, job_id: UUID) -> None:
-    delivered = [Token(1, 'ü"\n\u2028😀'), Token(2, ""), Token(3, "x", {"logprob": -0.5, "top": [[3, -0.5]]})]
+    delivered = [
+        Token(1, 'ü"\n\u2028😀'),
+        Token(2, ""),
+        Token(3, "x", {"logprob": -0.5, "top": [[3, -0.5]]}),
+        Token(4, "y", None, 2),
+    ]
     stream.open(redis_client, job_id, 1, ME)
     stream.append_many(redis_client, [Append(job_id, 1, ME, 0, delivered)])
     assert stream.open(redis_client, job_id, 2, OTHER).tokens == delivered

@@ -21,6 +21,7 @@ def make_claimed(**changes: Any) -> Claimed:
         "id": new_id(),
         "attempt": 1,
         "crashes": 0,
+        "tenant": "t",
         "key_id": UUID(int=1),
         "model": "m",
         "tier": 1,
@@ -81,6 +82,7 @@ def insert_running(engine: Engine, held: HeldJob, **changes: Any) -> None:
         "num_prompt_tokens": len(claimed.prompt_token_ids),
         "max_tokens": claimed.max_tokens,
         "num_blocks": claimed.num_blocks,
+        "num_choices": claimed.sampling.n,
         "attempt": claimed.attempt,
         "worker_id": held.worker_id,
     }

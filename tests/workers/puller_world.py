@@ -21,13 +21,17 @@ from workers.puller import Puller
 @dataclass
 class FakeConfig:
     block_size: int = 16
-    num_watermark_blocks: int = 1
+    num_high_watermark_blocks: int = 1
 
 
 @dataclass
 class FakeEngine:
     num_free_blocks: int = 64
+    giving_way: dict[int, int] = field(default_factory=dict)  # blocks that would be given up for a job of each tier
     config: FakeConfig = field(default_factory=FakeConfig)
+
+    def num_blocks_for(self, tier: int) -> int:
+        return self.giving_way.get(tier, 0)
 
 
 @dataclass
@@ -36,6 +40,7 @@ class Loop:
 
     engine: FakeEngine = field(default_factory=FakeEngine)
     waiting: tuple[HeldJob, ...] = ()
+    starved: tuple[HeldJob, ...] = ()
     expired: list[HeldJob] = field(default_factory=list)
 
     def expire(self, held: HeldJob) -> None:
@@ -74,6 +79,7 @@ class World:
     lease: Lease = field(default_factory=Lease)
     held_jobs: HeldJobs = field(default_factory=HeldJobs)
     delivered: list[HeldJob] = field(default_factory=list)
+    handed_back: list[HeldJob] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.puller = Puller(
@@ -85,6 +91,7 @@ class World:
             lease=self.lease,  # type: ignore[arg-type]
             deliver=self.delivered.extend,
             push_front=lambda readies: queue.push_front(self.client, readies),
+            hand_back=self.handed_back.extend,
             on_failure=lambda error: None,
         )
         self.puller.set_connected(True)

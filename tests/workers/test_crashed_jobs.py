@@ -35,7 +35,7 @@ def live(world: World, is_deadly: Callable[[UUID], bool]) -> list[UUID]:
     taken = world.pull_all()
     with Session(world.engine) as session, session.begin():
         if not any(map(is_deadly, taken)):
-            jobs.finish(session, [held.ended_as("succeeded", finish_reason="length") for held in world.delivered])
+            jobs.finish(session, [held.ended_as("succeeded") for held in world.delivered])
             return taken
         workers.mark_lost(session, [worker_id])
         standings = stream.standings(world.client, taken)

@@ -55,7 +55,8 @@ def test_resumed_after_any_token_the_text_is_the_same(tokenizer: Tokenizer, stop
         second = make_held(sampling=sampling)
         second.tokens = list(first.tokens)
         resumed = Generation(second, tokenizer)
-        assert resumed.resume() is None
+        resumed.resume()
+        assert not resumed.is_over
         assert push_all(resumed, token_ids[cut:], is_whole=True) == reason
         assert second.tokens == undisturbed.tokens
 
@@ -63,14 +64,18 @@ def test_resumed_after_any_token_the_text_is_the_same(tokenizer: Tokenizer, stop
 def test_a_job_whose_delivered_text_holds_a_stop_string_needs_no_step(tokenizer: Tokenizer) -> None:
     held = make_held(sampling=Sampling(stop=("as long",)))
     assert push_all(Generation(held, tokenizer), tokenizer.encode(TEXT), is_whole=True) == "stop"
-    assert Generation(held, tokenizer).resume() == "stop"
+    resumed = make_held(sampling=held.claimed.sampling)
+    resumed.tokens = list(held.tokens)
+    Generation(resumed, tokenizer).resume()
+    assert resumed.finish_reasons == ["stop"]
     assert text_of(held) == TEXT.partition("as long")[0]
 
 
 def test_a_stop_token_is_delivered_without_text(tokenizer: Tokenizer) -> None:
     held = make_held()
     [token_id] = tokenizer.encode("x")
-    assert Generation(held, tokenizer).push(output(token_id, "stop")) == "stop"
+    last = StepOutput("s", token_id, None, "stop", 0, is_stop_token=True)
+    assert Generation(held, tokenizer).push(last) == "stop"
     assert [(token.token_id, token.text) for token in held.tokens] == [(token_id, "")]
 
 
@@ -81,3 +86,22 @@ def test_what_postgres_cannot_store_is_replaced_one_for_one(tokenizer: Tokenizer
     Generation(held, tokenizer).push(output(nul, "length", logprobs))
     assert text_of(held) == "\ufffd"
     assert held.tokens[0].logprobs == {"logprob": -0.5, "top": [[nul, -0.5], [1, LOWEST_LOGPROB]]}
+
+
+def test_what_is_held_back_for_the_order_is_kept_when_the_job_is_cut_short(tokenizer: Tokenizer) -> None:
+    held = make_held(sampling=Sampling(n=3))
+    generation = Generation(held, tokenizer)
+    [a, b] = tokenizer.encode("a")[:1] + tokenizer.encode("b")[:1]
+    for choice, token_id in ((1, a), (1, b), (2, a)):
+        generation.push(StepOutput("s", token_id, None, None, 0, choice=choice))
+    assert held.tokens == []
+    generation.close()
+    assert [(token.choice, token.text) for token in held.tokens] == [(1, "a"), (2, "a"), (1, "b")]
+
+
+def test_log_probabilities_of_the_prompt_are_kept_once_they_come(tokenizer: Tokenizer) -> None:
+    held = make_held()
+    generation, told = Generation(held, tokenizer), [TokenLogprobs(-1.5, ((7, -0.5),))]
+    generation.push(StepOutput("s", 5, None, None, 0, prompt_logprobs=told))
+    generation.push(StepOutput("s", 6, None, "length", 0))
+    assert held.ended_as("succeeded").prompt_logprobs == [{"logprob": -1.5, "top": [[7, -0.5]]}]

@@ -1,105 +1,26 @@
 """The engine thread on a fake model: what it starts, ends and drops, and what it survives."""
 
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import pytest
 
 from db.models import Status
 from db.stream import Token
-from tests.checkpoints import tokenizer_json
-from tests.workers.engine.fakes import FakeModel, make_engine
 from tests.workers.held_jobs import make_held
-from workers.held import HeldJob
+from tests.workers.loop_world import PATIENCE_SECONDS, Ends, World, running_loop
 from workers.loading import LoadedModel
 from workers.loop import EngineLoop
-from workers.text.tokenizer import Tokenizer
 
-PATIENCE_SECONDS = 60
 NUM_SEATS = 4
 
 
-@dataclass
-class Ends:
-    """Stands in for streamer and writer: remembers the order of ends, and lets a test wait for them."""
-
-    ended: list[HeldJob] = field(default_factory=list)
-    condition: threading.Condition = field(default_factory=threading.Condition)
-
-    def mark(self, jobs: Iterable[HeldJob]) -> None:
-        with self.condition:
-            list(jobs)
-            self.condition.notify_all()
-
-    def put(self, held: HeldJob) -> None:
-        with self.condition:
-            self.ended.append(held)
-            self.condition.notify_all()
-
-    def wait(self, *jobs: HeldJob) -> list[str]:
-        """The statuses of these jobs, once they have ended."""
-        with self.condition:
-            assert self.condition.wait_for(lambda: all(held in self.ended for held in jobs), PATIENCE_SECONDS)
-        return [held.end.status for held in jobs if held.end is not None]
-
-    def wait_tokens(self, held: HeldJob, num_tokens: int) -> None:
-        with self.condition:
-            assert self.condition.wait_for(lambda: len(held.tokens) >= num_tokens, PATIENCE_SECONDS)
-
-
-@dataclass
-class World:
-    loop: EngineLoop
-    ends: Ends
-    model: FakeModel
-
-    def start(self, *jobs: HeldJob) -> None:
-        for held in jobs:
-            self.loop.start_job(held)
-
-
 @pytest.fixture
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    path.write_text(tokenizer_json(512))
-    ends, model, failures = Ends(), GatedModel(), []
-    engine = make_engine(model=model, num_blocks=4096, max_model_len=8192, max_num_seqs=NUM_SEATS)
-    loop = EngineLoop(
-        lambda: LoadedModel(engine, Tokenizer.load(path)),
-        streamer=ends,  # type: ignore[arg-type]
-        writer=ends,  # type: ignore[arg-type]
-        on_ready=lambda: None,
-        on_failure=failures.append,
-    )
-    loop.start()
-    yield World(loop, ends, model)
-    model.gate.set()
-    loop.stop()
-    loop.join(PATIENCE_SECONDS)
-    assert not failures
-    assert not engine.has_work
-
-
-class GatedModel(FakeModel):
-    """Computes while its gate is open, so that a test can look at a step in flight; `breaks` makes steps fail."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-        self.is_computing = threading.Event()
-        self.breaks = False
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self.is_computing.set()
-        assert self.gate.wait(PATIENCE_SECONDS)
-        self.is_computing.clear()
-        if self.breaks:
-            raise RuntimeError("no such kernel")
-        return super().forward(*args, **kwargs)
+def world(tmp_path: Path) -> Iterator[World]:
+    with running_loop(tmp_path, num_blocks=4096, max_model_len=8192, max_num_seqs=NUM_SEATS) as world:
+        yield world
 
 
 ENDLESS = 8000  # tokens: nothing ends by itself within a test

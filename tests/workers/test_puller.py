@@ -173,6 +173,7 @@ def test_parked_jobs_of_a_key_move_up_as_its_earlier_ones_start(world: World) ->
         lease=world.lease,  # type: ignore[arg-type]
         deliver=world.delivered.extend,
         push_front=lambda readies: None,
+        hand_back=world.handed_back.extend,
         on_failure=lambda error: None,
     )
     [first, parked] = world.submit(2)

@@ -6,13 +6,13 @@ A new worker finishes them.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
 
 from db.models import Job, JobOutput
-from db.sampling import Sampling
+from db.sampling import Sampling, StructuredOutput
 from db.stream import Token
 from tests.servers import Servers
 from tests.workers.condemned import condemn
@@ -21,6 +21,7 @@ from tests.workers.worker_process import GREEDY, Jobs, WorkerProcess, make_setti
 NUM_TOKENS = 40
 CUT = 17  # tokens delivered at the kill, where the case does not ask for a certain one
 FREE = Sampling(temperature=1.0, ignore_eos=True)
+BEAMS = GREEDY.model_copy(update={"n": 2, "num_beams": 4, "logprobs": 0})
 PROMPT = [5, 80, 33, 7]
 NUM_SEEDS = 24  # tried for an output with a character cut in two: one in three has one
 
@@ -56,7 +57,7 @@ class Resumed:
 @pytest.fixture(scope="module")
 def resumed(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resumed]:
     directory = tmp_path_factory.mktemp("resume")
-    settings = make_settings(servers, directory, max_num_seqs=16, dtype="float32")
+    settings = make_settings(servers, directory, max_num_seqs=40, dtype="float32")
     jobs = Jobs(settings)
     with WorkerProcess(settings, directory / "dying.log", app="tests.workers.dying_app") as dying:
         cases = make_cases(jobs)
@@ -95,10 +96,35 @@ def make_cases(jobs: Jobs) -> dict[str, Case]:
         "a character cut in two": Case(FREE, seed=seed, num_delivered=num_before_character),
         "everything delivered": Case(GREEDY, num_delivered=NUM_TOKENS),
         "delivered up to the stop string": Case(with_stop, seed=stop_seed, num_delivered=CUT + 3),
+        "a JSON schema": Case(structured("json_schema", '{"type": "string", "minLength": 200}')),
+        "a regular expression": Case(structured("regex", "([a-z]{1,3} ){40}"), seed=5),
+        "bias, bad words and min_tokens": Case(
+            FREE.model_copy(
+                update={
+                    "logit_bias": {7: 5.0, 8: 5.5, 9: 5.0},
+                    "bad_words": ((7, 8), (8, 9, 7), (8, 8, 8)),
+                    "min_tokens": 30,
+                    "ignore_eos": False,
+                }
+            )
+        ),
+        "three outputs": Case(FREE.model_copy(update={"n": 3, "logprobs": 1}), num_delivered=2 * NUM_TOKENS),
+        "three outputs that end one after the other": Case(
+            FREE.model_copy(update={"n": 3, "stop_token_ids": tuple(range(0, 512, 16))}), num_delivered=20
+        ),
+        "three outputs of a JSON schema": Case(
+            structured("json_schema", '{"type": "string", "minLength": 200}').model_copy(update={"n": 3})
+        ),
+        "a beam search": Case(BEAMS, num_delivered=0),
+        "a beam search that was telling its outputs": Case(BEAMS, num_delivered=5),
         "everything together": Case(
             FREE.model_copy(update=penalties | {"top_p": 0.95, "logprobs": 2, "stop": ("\N{SNOWMAN}",)})
         ),
     }
+
+
+def structured(kind: Literal["json_schema", "regex"], text: str) -> Sampling:
+    return FREE.model_copy(update={"structured_output": StructuredOutput(kind=kind, text=text)})
 
 
 def find_split_character(outputs: Sequence[JobOutput]) -> tuple[int, int]:
@@ -163,6 +189,15 @@ def test_text_that_was_held_back_at_the_kill_is_shown_after_it_or_ends_the_job(r
     assert resumed.at_kill["a character cut in two"][-1].text == ""
 
 
+def test_the_outputs_of_one_job_end_each_at_its_own_length(resumed: Resumed) -> None:
+    output = resumed.resumed["three outputs that end one after the other"].output
+    assert output.choices is not None and output.finish_reasons is not None
+    lengths = [output.choices.count(choice) for choice in range(3)]
+    assert len(set(lengths)) > 1 and "stop" in output.finish_reasons and sum(lengths) > 20
+    searched = resumed.resumed["a beam search"].output
+    assert searched.choices == [0, 1] * NUM_TOKENS
+
+
 def test_a_kill_is_charged_only_to_the_job_that_had_delivered_nothing(resumed: Resumed) -> None:
     for name, case in resumed.cases.items():
         row = resumed.resumed[name].row
@@ -179,5 +214,7 @@ def result(run: Run) -> dict[str, Any]:
         "text": output.text,
         "text_offsets": output.text_offsets,
         "logprobs": output.logprobs,
+        "choices": output.choices,
+        "finish_reasons": output.finish_reasons,
         "stream": run.delivered,
     }

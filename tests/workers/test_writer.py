@@ -33,7 +33,8 @@ class World:
 
     def write(self, *jobs: HeldJob) -> None:
         for held in jobs:
-            held.end = held.end or held.ended_as(Status.SUCCEEDED, finish_reason="length")
+            held.finish_reasons = ["length"]
+            held.end = held.end or held.ended_as(Status.SUCCEEDED)
             self.writer.put(held)
         if not self.writer.is_alive():
             self.writer.start()
@@ -89,7 +90,7 @@ def test_ends_wait_for_a_postgres_that_is_away(world: World, servers: Servers) -
     held = make_held(texts=("x",))
     insert_running(world.engine, held)
     servers.postgres.stop()
-    held.end = held.ended_as(Status.SUCCEEDED, finish_reason="length")
+    held.end = held.ended_as(Status.SUCCEEDED)
     world.writer.put(held)
     world.writer.start()
     assert not world.writer.flush(timeout_seconds=0.2)
@@ -101,7 +102,7 @@ def test_ends_wait_for_a_postgres_that_is_away(world: World, servers: Servers) -
 def test_a_read_only_postgres_costs_no_output(world: World) -> None:
     held = make_held(texts=("Mill", " wheel"))
     insert_running(world.engine, held)
-    held.end = held.ended_as(Status.SUCCEEDED, finish_reason="length")
+    held.end = held.ended_as(Status.SUCCEEDED)
     set_read_only(world.engine, True)
     try:
         world.engine.dispose()

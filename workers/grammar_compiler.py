@@ -1,0 +1,107 @@
+"""Compiles grammars beside the engine thread, each once, within a time limit."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future, InvalidStateError
+from queue import SimpleQueue
+
+from workers.text.grammar import Grammar, GrammarError, GrammarSpec, GrammarVocabulary, compile_grammar
+from workers.text.tokenizer import Tokenizer
+
+NUM_THREADS = 2
+COMPILE_SECONDS = 30.0
+STACK_BYTES = 16 << 20  # the compiler recurses; what the API accepted has fitted into a quarter of this
+MAX_KEPT = 256
+
+
+class GrammarCompiler:
+    """Compiled grammars by their text. Any thread may ask."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        eos_token_ids: Iterable[int],
+        timeout_seconds: float = COMPILE_SECONDS,
+    ) -> None:
+        """Takes seconds for a large vocabulary, during which no other Python thread runs: call it before any job runs.
+
+        For a tokenizer that llguidance does not know every grammar fails, with that reason.
+        """
+        self._vocabulary = _vocabulary(tokenizer, vocab_size, eos_token_ids)
+        self._timeout_seconds = timeout_seconds
+        self._queue: SimpleQueue[tuple[GrammarSpec, Future[Grammar]]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._compiled: OrderedDict[GrammarSpec, Future[Grammar]] = OrderedDict()  # under the lock; the latest last
+        for _ in range(NUM_THREADS):
+            self._start_thread()
+
+    def compile(self, spec: GrammarSpec) -> Future[Grammar]:
+        """Soon: the grammar at its beginning, to be forked for each output; or the GrammarError that says why not."""
+        with self._lock:
+            future = self._compiled.get(spec)
+            if future is None:
+                future = self._compiled[spec] = Future()
+                self._queue.put((spec, future))
+            self._compiled.move_to_end(spec)
+            if len(self._compiled) > MAX_KEPT:
+                self._compiled.popitem(last=False)
+        return future
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            default = threading.stack_size(STACK_BYTES)
+            try:
+                threading.Thread(target=self._serve, name="grammars", daemon=True).start()
+            finally:
+                threading.stack_size(default)
+
+    def _serve(self) -> None:
+        """Compile one after the other, until one takes too long: then another thread has taken this one's place."""
+        while True:
+            spec, future = self._queue.get()
+            timer = threading.Timer(self._timeout_seconds, self._give_up, [future])
+            timer.daemon = True
+            timer.start()
+            is_in_time = _settle(future, self._compile(spec))
+            timer.cancel()
+            if not is_in_time:
+                return
+
+    def _compile(self, spec: GrammarSpec) -> Grammar | GrammarError:
+        if isinstance(self._vocabulary, GrammarError):
+            return self._vocabulary
+        try:
+            return compile_grammar(self._vocabulary, spec)
+        except GrammarError as error:
+            return error
+        except Exception as error:  # whatever it is, the thread goes on with the next
+            return GrammarError(f"{type(error).__name__}: {error}")
+
+    def _give_up(self, future: Future[Grammar]) -> None:
+        message = f"it was not compiled within {self._timeout_seconds:g} seconds"
+        if _settle(future, GrammarError(message)):
+            self._start_thread()
+
+
+def _vocabulary(
+    tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterable[int]
+) -> GrammarVocabulary | GrammarError:
+    try:
+        return GrammarVocabulary(tokenizer, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
+    except GrammarError as error:
+        return error
+
+
+def _settle(future: Future[Grammar], result: Grammar | GrammarError) -> bool:
+    """Whether the future had no result before."""
+    try:
+        if isinstance(result, GrammarError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+    except InvalidStateError:
+        return False
+    return True

@@ -1,0 +1,119 @@
+"""Grammars that an output must follow, by llguidance: compiled once, then one copy for each output.
+
+Everything here may take a while or, on a grammar from a stranger, for ever: see `grammar_check.py`.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from workers.text.tokenizer import Tokenizer
+
+GrammarKind = Literal["json_schema", "regex", "choice", "grammar"]
+MAX_REASON_CHARACTERS = 500
+
+# Between two parts of a JSON text: nothing, a space, or a new line with its indent. Without a bound a model that
+# is stuck may write blanks until its tokens are used up.
+WHITESPACE = r"( |\n{1,2}[ \t]{0,20})?"
+
+
+@dataclass(frozen=True)
+class GrammarSpec:
+    """A JSON schema as JSON, a regular expression, choices as a JSON list of texts, or a grammar as Lark writes it."""
+
+    kind: GrammarKind
+    text: str
+
+
+class GrammarError(ValueError):
+    """The grammar cannot be compiled, or an output cannot go on in it; the message is llguidance's."""
+
+
+class GrammarVocabulary:
+    """A model's tokens as llguidance needs them. Making one takes seconds where there are many tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, *, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+        """`vocab_size` is the model's: ids that the tokenizer has not are never allowed. Raises GrammarError."""
+        num_ids = max(vocab_size, tokenizer.vocab_size)
+        try:
+            self.inner = LLTokenizer(tokenizer.to_json(), n_vocab=num_ids, eos_token=sorted(eos_token_ids) or None)
+        except ValueError as error:
+            raise GrammarError(f"this model's tokenizer cannot be held to a grammar: {_reason(str(error))}") from error
+
+
+class Grammar:
+    """Where one output stands in its grammar: an engine's `Grammar`."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing may follow."""
+        return self._matcher.is_stopped()
+
+    def mask(self) -> bytes:
+        """Which tokens may come next: a bit per token id, the lowest one first. Raises GrammarError.
+
+        An end-of-sequence token may come where the output so far is complete.
+        """
+        mask = self._matcher.compute_bitmask()
+        self._check()
+        return mask
+
+    def accept(self, token_id: int) -> None:
+        """Move on by a token. Raises GrammarError when that one may not come."""
+        self._matcher.consume_token(token_id)
+        self._check()
+
+    def replay(self, token_ids: Iterable[int]) -> None:
+        """Move on by what an earlier run delivered. Raises GrammarError."""
+        for token_id in token_ids:
+            self.accept(token_id)
+
+    def fork(self) -> "Grammar":
+        """Another that stands where this one does."""
+        return Grammar(self._matcher.deep_copy())
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarError(_reason(self._matcher.get_error()))
+
+
+def compile_grammar(vocabulary: GrammarVocabulary, spec: GrammarSpec) -> Grammar:
+    """The grammar at its beginning. Raises GrammarError with the reason when it cannot be used."""
+    limits = LLParserLimits(verbose_errors=False)
+    grammar = Grammar(LLMatcher(vocabulary.inner, _source(spec), log_level=0, limits=limits))
+    grammar.mask()  # some are too complex, or match nothing, and show it only here
+    return grammar
+
+
+def _source(spec: GrammarSpec) -> str:
+    """The grammar in llguidance's own notation."""
+    if spec.kind == "regex":
+        return LLMatcher.grammar_from_regex(spec.text)
+    if spec.kind == "grammar":
+        return LLMatcher.grammar_from_lark(spec.text)
+    try:
+        if spec.kind == "choice":
+            return LLMatcher.grammar_from_lark(_lark_of(json.loads(spec.text)))
+        return LLMatcher.grammar_from_json_schema(spec.text, defaults={"whitespace_pattern": WHITESPACE})
+    except ValueError as error:
+        raise GrammarError(_reason(str(error))) from error
+
+
+def _lark_of(choices: list[str]) -> str:
+    # Escaped to ASCII, as not every character may stand in a Lark text as it is. Without forcing: that would take text
+    # which is spelled like a special token for that token.
+    return '%llguidance {"no_forcing": true}\nstart: ' + " | ".join(map(json.dumps, choices))
+
+
+def _reason(message: str) -> str:
+    """llguidance's message as one line, without what is for its developers."""
+    words = " ".join(message.removesuffix("<non-verbose/>").split())
+    if words == "NoExtensionBias":
+        return "no text matches it"
+    return words if len(words) <= MAX_REASON_CHARACTERS else f"{words[:MAX_REASON_CHARACTERS]}..."
