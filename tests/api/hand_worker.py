@@ -77,6 +77,12 @@ class HandWorker:
         assert appended.status == "ok", appended
         done += tokens
 
+    def hand_back(self, public_id: str) -> None:
+        """Release the job to the queue, as a worker that drains does with one that has written nothing."""
+        job_id = uuid_of(public_id)
+        with Session(self.engine) as session, session.begin():
+            jobs.release(session, self.card.id, [(job_id, self.claimed[job_id].attempt)])
+
     def end(self, public_id: str, status: Status = Status.SUCCEEDED, **said: Any) -> None:
         """Commit the end, then close the stream."""
         self.commit_end(public_id, status, **said)

@@ -102,6 +102,24 @@ async def test_a_job_that_never_started_has_two_events(client, worker, submit) -
     assert await read_all(client, job["id"]) == seen
 
 
+async def test_a_start_that_was_told_counts_though_the_job_was_handed_back_before_it_wrote(
+    client, worker, submit
+) -> None:
+    """A worker that drains takes `started_at` back with it; the number of what comes next stays what it was."""
+    job = await submit()
+    async with client.stream("GET", f"/v1/jobs/{job['id']}/events") as response:
+        stream = events(response)
+        worker.start(job["id"])
+        seen = [await anext(stream), await anext(stream)]
+        worker.hand_back(job["id"])
+        await client.post(f"/v1/jobs/{job['id']}/cancel")
+        seen += [event async for event in stream]
+    told = [(event.name, event.number) for event in seen]
+    assert told == [("job.queued", 0), ("job.started", 1), ("job.cancelled", 2)]
+    later = await read_all(client, job["id"])
+    assert [(event.name, event.number) for event in later] == told
+
+
 async def test_without_token_events_only_the_lifecycle_is_told(client, worker, submit) -> None:
     job = await submit(stream=False)
     reading = asyncio.create_task(read_all(client, job["id"]))

@@ -47,8 +47,7 @@ class Engine:
         self.scheduler = Scheduler(config, blocks, policy, self.step_time)
         self.moves = moves or MoveStats()
         self.num_steps = 0
-        # time.monotonic() when a step last retired or work came to an idle engine: with work, its age is the health.
-        self.last_retired_at = time.monotonic()
+        self.last_retired_at = time.monotonic()  # or when work came to an idle engine: with work, its age is the health
         self._clock = clock  # Unix seconds, as in `Sequence.arrival`
         self._computing = Computing(self._run, is_overlapping=config.is_overlapping)
         self._flights: deque[Batch] = deque()  # what is being computed, the oldest first
@@ -72,7 +71,7 @@ class Engine:
     @property
     def waiting_ids(self) -> list[str]:
         """The sequences that are not running: they do not fit yet, or had to give way."""
-        return [_id_of(sequence) for sequence in self.scheduler.waiting]
+        return [sequence.unit_id for sequence in self.scheduler.waiting]
 
     @property
     def num_free_seats(self) -> int:
@@ -93,7 +92,7 @@ class Engine:
         """Sequences that were made to give way and have waited for so long since: another engine may have room."""
         now = self._clock()
         waiting = [s for s in self.scheduler.waiting if s.preempted_at is not None]
-        return [_id_of(s) for s in waiting if s.preempted_at is not None and now - s.preempted_at >= seconds]
+        return [s.unit_id for s in waiting if s.preempted_at is not None and now - s.preempted_at >= seconds]
 
     def stats(self) -> EngineStats:
         """As of now, or of a moment ago. Any thread."""
@@ -221,7 +220,7 @@ class Engine:
         if finish_reason is not None:
             self._end(sequence)
         return StepOutput(
-            sequence_id=_id_of(sequence),
+            sequence_id=sequence.unit_id,
             token_id=sample.token_id,
             logprobs=sample.logprobs,
             finish_reason=finish_reason,
@@ -233,7 +232,7 @@ class Engine:
 
     def _search(self, sequence: Sequence, sample: Sample) -> list[StepOutput]:
         """Give a beam's candidates to its search; all its outputs when that was the last step."""
-        search = self._searches[_id_of(sequence)]
+        search = self._searches[sequence.unit_id]
         search.put(sequence, sample, self.scheduler)
         if not search.is_done:
             return []
@@ -242,17 +241,15 @@ class Engine:
 
     def _fail(self, sequence: Sequence, error: str, code: str = "engine_error") -> StepOutput:
         """Drop a sequence, with its group, for what is wrong with it."""
-        self.abort(_id_of(sequence))
-        return StepOutput(_id_of(sequence), -1, None, None, sequence.num_cached_tokens, error=error, error_code=code)
+        self.abort(sequence.unit_id)
+        return StepOutput(sequence.unit_id, -1, None, None, sequence.num_cached_tokens, error=error, error_code=code)
 
     def _end(self, sequence: Sequence) -> None:
         """Let a sequence go that has all its tokens."""
-        id, group = _id_of(sequence), sequence.group
+        id, group = sequence.unit_id, sequence.group
         self.scheduler.remove(sequence)
         if group is None or not group.living:
             del self._units[id]
-
-    # A step that failed
 
     def _isolate(self, batch: Batch, cause: Exception) -> list[StepOutput]:
         """Compute a failed step again in halves, and theirs, and fail those sequences that fail alone."""
@@ -271,7 +268,7 @@ class Engine:
         ]
         failures: dict[Sequence, Exception] = {}
         outputs = self._redo_halves(batch, pairs, cause, failures)
-        num_units = len({_id_of(sequence) for sequence, _ in pairs})
+        num_units = len({sequence.unit_id for sequence, _ in pairs})
         if num_units > 1 and len(failures) == len(pairs):
             raise EngineBroken(num_units, cause) from cause
         for sequence, error in failures.items():
@@ -301,8 +298,3 @@ class Engine:
             self._land(is_good=False)
             return self._redo_halves(failed, living, cause, failures)
         return self._retire(batch, computed)
-
-
-def _id_of(sequence: Sequence) -> str:
-    """What the caller calls it."""
-    return sequence.id if sequence.group is None else sequence.group.id

@@ -54,3 +54,21 @@ class Plan:
             return num_new
         whole = (num_before + in_time) // block_size * block_size - num_before
         return min(num_new, max(whole, 0 if self._has_chunk else block_size - num_before % block_size))
+
+
+def can_fly(sequence: Sequence, max_model_len: int) -> bool:
+    """Whether it can be planned beside the step in flight: not when that decides how, or whether, it goes on."""
+    if not sequence.num_flying_tokens:
+        return True
+    num_output = sequence.num_output_tokens + sequence.num_future_tokens
+    is_over = (
+        num_output >= sequence.params.max_tokens or sequence.num_tokens + sequence.num_future_tokens >= max_model_len
+    )
+    if sequence.num_future_tokens and (is_over or sequence.needs_host):
+        return False
+    return not is_unforked(sequence) or sequence.num_started_tokens < sequence.num_prompt_tokens
+
+
+def is_unforked(sequence: Sequence) -> bool:
+    """Whether it computes the prompt for a group's other choices too."""
+    return sequence.group is not None and not sequence.group.is_forked

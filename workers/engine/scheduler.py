@@ -11,7 +11,7 @@ from workers.engine.admission import Door
 from workers.engine.batch import Batch, build_batch
 from workers.engine.block_manager import BlockManager
 from workers.engine.config import EngineConfig
-from workers.engine.plan import Plan
+from workers.engine.plan import Plan, can_fly, is_unforked
 from workers.engine.policy import Policy
 from workers.engine.preemption import Preemption, members_of
 from workers.engine.sequence import Sequence, Status
@@ -37,6 +37,7 @@ class Scheduler:
         self.preemption = Preemption(config, blocks, policy, step_time)
         self.waiting: list[Sequence] = []  # in no order; ranked when there is a seat to give
         self.running: list[Sequence] = []  # by rank as of the last admission; the tail gives way first
+        self._max_model_len = config.max_model_len
         self._door = Door()
         self._flights: deque[Batch] = deque()  # steps between `schedule` and `retire`, the oldest first
         self._leaving: set[Sequence] = set()  # ended while a step computes them: their blocks go when it retires
@@ -146,7 +147,9 @@ class Scheduler:
         It is when somebody had to give way for another: then nobody is to start. In flight nobody can.
         """
         num_before = self.preemption.num
-        for sequence in [s for s in self.running if s.num_missing_tokens == 1 and self._is_ready(s)]:
+        for sequence in [
+            s for s in self.running if s.num_missing_tokens == 1 and can_fly(s, self.config.max_model_len)
+        ]:
             if self._secure(plan, sequence, 1, now):
                 plan.take(sequence, 1)
             elif self.is_in_flight:
@@ -156,7 +159,7 @@ class Scheduler:
     def _plan_chunks(self, plan: Plan, now: float) -> bool:
         """The same for those that lack more."""
         num_before = self.preemption.num
-        for sequence in [s for s in self.running if s.num_missing_tokens > 1 and self._is_ready(s)]:
+        for sequence in [s for s in self.running if s.num_missing_tokens > 1 and can_fly(s, self._max_model_len)]:
             if sequence.status is Status.RUNNING and not self._plan_chunk(plan, sequence, now) and self.is_in_flight:
                 return True
         return self.preemption.num > num_before
@@ -164,7 +167,7 @@ class Scheduler:
     def _plan_chunk(self, plan: Plan, sequence: Sequence, now: float) -> bool:
         """Plan as many of the sequence's missing tokens as budget and target allow; False when it has no block."""
         num_missing = sequence.num_missing_tokens
-        if _is_unforked(sequence):  # its choices go on from the end of the prompt
+        if is_unforked(sequence):  # its choices go on from the end of the prompt
             num_missing = sequence.num_prompt_tokens - sequence.num_started_tokens
         if sequence.wants_prompt_logprobs:
             num_missing = min(num_missing, MAX_PROMPT_ROWS)
@@ -197,17 +200,6 @@ class Scheduler:
 
     def _allocate(self, sequence: Sequence, num_new: int) -> bool:
         return self.blocks.allocate(sequence, sequence.num_started_tokens + num_new)
-
-    def _is_ready(self, sequence: Sequence) -> bool:
-        """Whether it can be planned beside the step in flight: not when that decides how, or whether, it goes on."""
-        if not sequence.num_flying_tokens:
-            return True
-        params, num_output = sequence.params, sequence.num_output_tokens + sequence.num_future_tokens
-        num_tokens = sequence.num_tokens + sequence.num_future_tokens
-        is_over = num_output >= params.max_tokens or num_tokens >= self.config.max_model_len
-        if sequence.num_future_tokens and (is_over or sequence.needs_host):
-            return False
-        return not _is_unforked(sequence) or sequence.num_started_tokens < sequence.num_prompt_tokens
 
     def _take_off(self, plan: Plan) -> Batch:
         """The batch of the plan, in flight."""
@@ -296,7 +288,7 @@ class Scheduler:
     def _fork_prompts(self, sequences: Iterable[Sequence]) -> None:
         """Let the other choices go on from prompts that have just been computed whole."""
         for leader in sequences:
-            if not _is_unforked(leader) or leader.status is not Status.RUNNING:
+            if not is_unforked(leader) or leader.status is not Status.RUNNING:
                 continue
             if leader.num_computed_tokens < leader.num_prompt_tokens:
                 continue
@@ -305,7 +297,3 @@ class Scheduler:
                 if choice is not leader:
                     self.fork(leader, choice)
             leader.group.is_forked = True
-
-
-def _is_unforked(sequence: Sequence) -> bool:
-    return sequence.group is not None and not sequence.group.is_forked

@@ -115,6 +115,11 @@ class Sequence:
         return len(self.token_ids)
 
     @property
+    def unit_id(self) -> str:
+        """What the engine's caller knows it by: its group's id, or its own."""
+        return self.id if self.group is None else self.group.id
+
+    @property
     def needs_host(self) -> bool:
         """Whether its next token can only be chosen once the last one is known here."""
         return self.grammar is not None or self.params.needs_output

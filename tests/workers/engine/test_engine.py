@@ -12,10 +12,9 @@ from tests.workers.engine.fakes import (
     run_to_end,
     tokens_of,
 )
-from workers.engine.batch import Batch
+from tests.workers.engine.meddling import MeddlingRunner
 from workers.engine.engine import Engine
-from workers.engine.errors import EngineBroken, InvalidTokens, NeverFits, PromptTooLong
-from workers.engine.outputs import Computed
+from workers.engine.errors import InvalidTokens, NeverFits, PromptTooLong
 from workers.engine.sequence import Sequence
 
 
@@ -170,28 +169,6 @@ def test_abort_of_an_unknown_id_changes_nothing(sequence_id: str) -> None:
     assert len(run_to_end(engine)["a"]) == 8
 
 
-class MeddlingRunner:
-    """Runs the engine's own runner, and `before` it something that comes in while the step is in flight."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.inner = engine.runner
-        self.aborts: list[str] = []
-        self.cause: Exception | None = None
-        self.culprits: set[str] | None = None  # whom it fails for; None: for everybody
-        self.num_failures = 1000  # it fails so often
-        self.engine = engine
-        engine.runner = self
-
-    def run(self, batch: Batch) -> Computed:
-        for sequence_id in self.aborts:
-            self.engine.abort(sequence_id)
-        is_guilty = self.culprits is None or self.culprits & {sequence.id for sequence in batch.sequences}
-        if self.cause is not None and is_guilty and self.num_failures:
-            self.num_failures -= 1
-            raise self.cause
-        return self.inner.run(batch)
-
-
 def test_a_token_in_flight_at_an_abort_is_dropped_and_its_blocks_are_freed_once() -> None:
     engine = make_engine(max_num_seqs=2)
     runner = MeddlingRunner(engine)
@@ -203,67 +180,6 @@ def test_a_token_in_flight_at_an_abort_is_dropped_and_its_blocks_are_freed_once(
     runner.aborts = []
     assert set(run_to_end(engine)) == {"b"}
     assert engine.num_free_blocks == 64
-
-
-@pytest.mark.parametrize("culprits", [{"a"}, {"d"}, {"b", "g"}])
-def test_a_step_that_fails_costs_only_the_sequences_that_are_at_fault(culprits: set[str]) -> None:
-    engine = make_engine(token_budget=64)
-    runner = MeddlingRunner(engine)
-    sequences = [make_sequence(id, arrival=i, temperature=1.0, seed=i) for i, id in enumerate("abcdefg")]
-    expected = expected_tokens(sequences)
-    for sequence in sequences:
-        engine.add(sequence)
-    first = tokens_of({output.sequence_id: [output] for output in engine.step()})
-    runner.cause, runner.culprits = RuntimeError("no such kernel"), culprits
-    outputs = run_to_end(engine)
-    errors = {id: each[-1].error for id, each in outputs.items() if each[-1].error is not None}
-    assert errors == dict.fromkeys(culprits, "RuntimeError: no such kernel")
-    for id in set("abcdefg") - culprits:
-        assert first[id] + tokens_of(outputs)[id] == expected[id]
-    assert engine.num_free_blocks == 64
-
-
-def test_a_step_that_fails_once_costs_nobody_anything() -> None:
-    engine = make_engine()
-    runner = MeddlingRunner(engine)
-    sequences = [make_sequence(id, arrival=i) for i, id in enumerate("abc")]
-    expected = expected_tokens(sequences)
-    for sequence in sequences:
-        engine.add(sequence)
-    runner.cause, runner.num_failures = RuntimeError("a passing cloud"), 1
-    assert tokens_of(run_to_end(engine)) == expected
-
-
-def test_an_engine_that_can_compute_nothing_at_all_is_broken() -> None:
-    engine = make_engine()
-    runner = MeddlingRunner(engine)
-    for id in "ab":
-        engine.add(make_sequence(id))
-    runner.cause = RuntimeError("the device is gone")
-    with pytest.raises(EngineBroken, match="none of 2 sequences can be computed: RuntimeError: the device is gone"):
-        engine.step()
-
-
-def test_an_engine_whose_blocks_cannot_be_moved_is_broken_rather_than_wrong() -> None:
-    engine = make_engine()
-    runner = MeddlingRunner(engine)
-    engine.add(make_sequence("a"))
-    engine.step()
-    engine.scheduler.blocks.fork(engine.scheduler.running[0], other := make_sequence("b"))
-    engine.scheduler.blocks.allocate(other, 6)  # a copy is to be made before the next step
-    runner.cause = RuntimeError("no such block")
-    with pytest.raises(EngineBroken, match="no such block"):
-        engine.step()
-
-
-def test_a_sequence_aborted_in_a_step_that_fails_is_not_reported() -> None:
-    engine = make_engine()
-    runner = MeddlingRunner(engine)
-    engine.add(make_sequence("a"))
-    engine.add(make_sequence("b"))
-    runner.aborts, runner.cause = ["a"], RuntimeError()
-    assert [output.sequence_id for output in engine.step()] == ["b"]
-    assert not engine.has_work
 
 
 def test_logits_that_are_not_finite_fail_their_sequence_alone() -> None:
