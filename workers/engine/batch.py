@@ -56,29 +56,35 @@ class Batch:
             for num_new, end in zip(self.num_new_tokens, self.context_lens, strict=True)
         )
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether every row computes one token and samples one."""
+        return len(self.input_ids) == len(self.sampled) == len(self.sequences)
+
     def is_advance_to(self, sequences: list[Sequence], num_new_tokens: list[int]) -> bool:
         """Whether the next step has the same rows as this one, each with the one token that it sampled here."""
-        is_decode = len(self.input_ids) == len(self.sampled) == len(self.sequences)
-        return is_decode and sequences == self.sequences and num_new_tokens == self.num_new_tokens
+        return self.is_decode and sequences == self.sequences and num_new_tokens == self.num_new_tokens
 
     def advance(self, block_size: int) -> None:
         """Move every row on by the token it sampled. A block that became the row's own is written to its table."""
         new_blocks = []
-        for row, sequence in enumerate(self.sequences):
-            position = self.context_lens[row]
+        self.positions = self.context_lens
+        self.context_lens = [length + 1 for length in self.context_lens]
+        self.output_indices = [index + 1 for index in self.output_indices]
+        for row, (sequence, position) in enumerate(zip(self.sequences, self.positions, strict=True)):
+            self.input_ids[row] = sequence.token_ids[position]
             column, offset = divmod(position, block_size)
+            if offset and sequence.group is None:  # the same block, which nobody else writes or copies
+                self.slot_mapping[row] += 1
+                continue
             block_table, block_id = self.block_tables[row], sequence.block_table[column]
+            self.slot_mapping[row] = block_id * block_size + offset
             if column == len(block_table):
                 block_table.append(block_id)
                 new_blocks.append((row, column, block_id))
             elif block_table[column] != block_id:  # copied on write
                 block_table[column] = block_id
                 new_blocks.append((row, column, block_id))
-            self.input_ids[row] = sequence.token_ids[position]
-            self.positions[row] = position
-            self.slot_mapping[row] = block_id * block_size + offset
-            self.context_lens[row] = position + 1
-            self.output_indices[row] += 1
         self.new_blocks = new_blocks
 
 

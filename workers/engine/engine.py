@@ -219,15 +219,15 @@ class Engine:
         finish_reason = sequence.finish_reason(eos_token_ids, self.config.max_model_len)
         if finish_reason is not None:
             self._end(sequence)
-        return StepOutput(
-            sequence_id=sequence.unit_id,
-            token_id=sample.token_id,
-            logprobs=sample.logprobs,
-            finish_reason=finish_reason,
-            num_cached_tokens=sequence.num_cached_tokens,
-            is_stop_token=finish_reason == "stop" and sequence.is_stopped(eos_token_ids),
-            choice=sequence.choice,
-            prompt_logprobs=sequence.take_prompt_logprobs(),
+        return StepOutput(  # by position: it is made once per token, and that is twice as fast
+            sequence.unit_id,
+            sample.token_id,
+            sample.logprobs,
+            finish_reason,
+            sequence.num_cached_tokens,
+            finish_reason == "stop" and sequence.is_stopped(eos_token_ids),
+            sequence.choice,
+            None if sequence.params.prompt_logprobs is None else sequence.take_prompt_logprobs(),
         )
 
     def _search(self, sequence: Sequence, sample: Sample) -> list[StepOutput]:

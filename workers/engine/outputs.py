@@ -35,11 +35,12 @@ class StepOutput:
     logprobs: TokenLogprobs | None
     finish_reason: FinishReason | None
     num_cached_tokens: int  # prompt tokens found in the cache instead of computed
-    error: str | None = None
-    error_code: str = "engine_error"  # of that error, as the job's end has it
     is_stop_token: bool = False  # it ended the output and is no part of its text
     choice: int = 0  # which of a group's
-    prompt_logprobs: list[TokenLogprobs] | None = None  # of the prompt from its second token on; with the first output
+    # Of the prompt's tokens from the second on; with the first token.
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    error: str | None = None
+    error_code: str = "engine_error"  # of that error, as the job's end has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Preemption:
         self, waiting: ListLike[Sequence], running: ListLike[Sequence], num_seats: Callable[[], int], now: float
     ) -> Sequence | None:
         """The best waiting sequence, if it has no seat or no blocks and gets them when worse tiers give way."""
-        if not waiting or not running or min(s.tier for s in waiting) >= max(s.tier for s in running):
+        if not self.is_disputed(waiting, running, now):
             return None
         best = min(waiting, key=lambda s: self.policy.rank(s, now))
         num_free_seats, num_free_blocks = num_seats(), self.blocks.num_available
@@ -45,13 +45,16 @@ class Preemption:
         num_free_blocks += sum(map(num_held, victims))
         return best if self._fits(best, num_free_seats, num_free_blocks) else None
 
+    def is_disputed(self, waiting: ListLike[Sequence], running: ListLike[Sequence], now: float) -> bool:
+        """Whether somebody may take a running sequence's place. Without new ones it stays false: levels only fall."""
+        if not waiting or not running:
+            return False
+        best = min([sequence.tier for sequence in waiting])
+        return any(s.tier > best and self._gives_way(s, best, now) for s in running)
+
     def may_give_way(self, running: ListLike[Sequence], tier: int, now: float) -> list[Sequence]:
         """Whom one of `tier` may take place from: those of worse tiers, aged as they are, not chosen too often."""
-        return [
-            sequence
-            for sequence in running[::-1]
-            if self.policy.level(sequence, now) > tier and sequence.num_preemptions < MAX_PREEMPTIONS
-        ]
+        return [sequence for sequence in running[::-1] if self._gives_way(sequence, tier, now)]
 
     def has_room(self, sequence: Sequence, num_seats: int) -> bool:
         """Whether it could start by now."""
@@ -85,6 +88,9 @@ class Preemption:
             return False
         copying = 2 * num_blocks * self.step_time.seconds_per_block
         return copying < self.step_time.seconds(num_tokens, num_tokens * num_tokens // 2)
+
+    def _gives_way(self, sequence: Sequence, tier: int, now: float) -> bool:
+        return self.policy.level(sequence, now) > tier and sequence.num_preemptions < MAX_PREEMPTIONS
 
     def _fits(self, sequence: Sequence, num_seats: int, num_blocks: int) -> bool:
         return num_seats >= sequence.seats and num_blocks >= -(-sequence.num_tokens // self.config.block_size)

@@ -78,12 +78,12 @@ class ModelRunner:
         for index, row in batch.future_rows:
             batch.input_ids[index] = max(0, self._last_ids[row])  # a failed row's successor is not used
         rows = batch.logits_rows + [row for each in batch.prompt_rows for row in each.rows]
+        input_ids, positions, slot_mapping, logits_rows = self._tensors(
+            torch.int64, batch.input_ids, batch.positions, batch.slot_mapping, rows
+        )
+        attention = self._attention_batch(batch, slot_mapping)
         logits = self.model.forward(
-            self._tensor(batch.input_ids),
-            self._tensor(batch.positions),
-            self.kv_cache,
-            self._attention_batch(batch),
-            self._tensor(rows),
+            input_ids, positions, self.kv_cache, attention, logits_rows
         )  # [num_sampled + num_prompt_rows, vocab_size]
         num_sampled = len(batch.sampled)
         samples = sample(logits[:num_sampled], batch.sampled, batch.output_indices, self._eos_token_ids)
@@ -100,14 +100,14 @@ class ModelRunner:
             start += len(each.rows)
         return found
 
-    def _attention_batch(self, batch: Batch) -> AttentionBatch:
+    def _attention_batch(self, batch: Batch, slot_mapping: torch.Tensor) -> AttentionBatch:
         self._update_block_tables(batch)
-        max_blocks = max(map(len, batch.block_tables))
+        cu_seqlens_q, context_lens = self._tensors(torch.int32, batch.cu_seqlens_q, batch.context_lens)
         return AttentionBatch(
-            slot_mapping=self._tensor(batch.slot_mapping),
-            block_tables=self._block_tables[: len(batch), :max_blocks],
-            cu_seqlens_q=self._tensor(batch.cu_seqlens_q, torch.int32),
-            context_lens=self._tensor(batch.context_lens, torch.int32),
+            slot_mapping=slot_mapping,
+            block_tables=self._block_tables[: len(batch), : max(map(len, batch.block_tables))],
+            cu_seqlens_q=cu_seqlens_q,
+            context_lens=context_lens,
         )
 
     def _update_block_tables(self, batch: Batch) -> None:
@@ -117,7 +117,9 @@ class ModelRunner:
             return
         max_blocks = max(map(len, batch.block_tables))
         padded = [table + [0] * (max_blocks - len(table)) for table in batch.block_tables]
-        self._block_tables[: len(batch), :max_blocks] = self._tensor(padded, torch.int32)
+        self._block_tables[: len(batch), :max_blocks] = torch.tensor(padded, dtype=torch.int32, device=self.device)
 
-    def _tensor(self, values: list[int] | list[list[int]], dtype: torch.dtype = torch.int64) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device=self.device)
+    def _tensors(self, dtype: torch.dtype, *lists: list[int]) -> tuple[torch.Tensor, ...]:
+        """One tensor per list, all of them copied to the device in one go."""
+        joined = torch.tensor([value for values in lists for value in values], dtype=dtype, device=self.device)
+        return joined.split_with_sizes(list(map(len, lists)))

@@ -1,5 +1,7 @@
 """Turns logits into one sample per sequence: a function of its row, its own tokens and (seed, output index)."""
 
+from math import isfinite
+
 import torch
 
 from kernels import sampling
@@ -23,7 +25,7 @@ def sample(
     `output_indices` says which output token of its sequence each is to be.
     """
     best, best_ids = sampling.greedy(logits)
-    rows = zip(logits, sequences, output_indices, best.isfinite().tolist(), best_ids.tolist(), strict=True)
+    rows = zip(logits, sequences, output_indices, map(isfinite, best.tolist()), best_ids.tolist(), strict=True)
     return [
         _sample_row(row, sequence, output_index, best_id, eos_token_ids) if is_finite else NOT_FINITE
         for row, sequence, output_index, is_finite, best_id in rows

@@ -4,13 +4,13 @@ There is no prefill phase and no decode phase: every sequence has `num_computed_
 """
 
 import heapq
-from collections import deque
 from collections.abc import Iterable
 
 from workers.engine.admission import Door
-from workers.engine.batch import Batch, build_batch
+from workers.engine.batch import Batch
 from workers.engine.block_manager import BlockManager
 from workers.engine.config import EngineConfig
+from workers.engine.flights import Flights
 from workers.engine.plan import Plan, can_fly, is_unforked
 from workers.engine.policy import Policy
 from workers.engine.preemption import Preemption, members_of
@@ -39,9 +39,9 @@ class Scheduler:
         self.running: list[Sequence] = []  # by rank as of the last admission; the tail gives way first
         self._max_model_len = config.max_model_len
         self._door = Door()
-        self._flights: deque[Batch] = deque()  # steps between `schedule` and `retire`, the oldest first
-        self._leaving: set[Sequence] = set()  # ended while a step computes them: their blocks go when it retires
-        self._batch = Batch()  # the last one, to be advanced
+        self._flights = Flights(blocks, config.block_size)
+        # Whether the last batch's rows are all there is to plan: nobody came or went, or may take another's place.
+        self._is_settled = False
 
     @property
     def is_in_flight(self) -> bool:
@@ -49,6 +49,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
+        self._is_settled = False
 
     def schedule(self, now: float) -> Batch | None:
         """The next step, under one token budget: single tokens first, then chunks of running and of new sequences.
@@ -56,6 +57,8 @@ class Scheduler:
         `now` is Unix seconds. While a step is in flight, the next is planned as if it were done; None says that this
         cannot be, as somebody must give way first. Otherwise the batch is empty only when there is no work.
         """
+        if self._is_settled and (again := self._flights.repeat()) is not None:
+            return again
         is_closed = False
         beneficiary = self.preemption.beneficiary(self.waiting, self.running, self.num_seats, now)
         if beneficiary is not None:
@@ -69,53 +72,35 @@ class Scheduler:
         is_short = self._plan_chunks(plan, now) or is_short
         if is_short and self.is_in_flight:
             return None
-        if not is_closed and not is_short:  # else what a victim gave up is its beneficiary's, not a newcomer's
-            self._admit(plan, now)
-        return self._take_off(plan)
+        # What a victim gave up is its beneficiary's, not a newcomer's.
+        is_settled = not is_closed and not is_short and self._admit(plan, now)
+        batch = self._flights.take_off(plan)
+        self._is_settled = is_settled and self._has_settled(batch, now)
+        return batch
 
     def retire(self, *, is_good: bool = True) -> None:
         """Land the oldest step in flight: what it computed is in the cache from now on, unless it failed."""
-        batch = self._flights.popleft()
-        self.blocks.land(batch.moves)
-        for sequence, num_new in zip(batch.sequences, batch.num_new_tokens, strict=True):
-            sequence.num_flying_tokens -= num_new
-            if is_good and sequence.status is Status.RUNNING:
-                self._count_computed(sequence, num_new)
-        for sequence in batch.sampled:
-            sequence.num_future_tokens -= 1
-        for sequence in [s for s in self._leaving if not s.num_flying_tokens]:
-            self._leaving.discard(sequence)
-            self.blocks.release(sequence)
+        self._is_settled = self._is_settled and is_good
+        batch = self._flights.land(is_good=is_good)
         if is_good:
             self._fork_prompts(batch.sequences)
 
-    def _count_computed(self, sequence: Sequence, num_new: int) -> None:
-        offset = sequence.num_computed_tokens % self.config.block_size
-        sequence.num_computed_tokens += num_new
-        if offset + num_new >= self.config.block_size:  # a block is full
-            self.blocks.publish(sequence)
-
     def redo(self, failed: Batch, sequences: list[Sequence], num_new_tokens: list[int]) -> Batch:
         """A step that computes again, for some of the sequences of a failed one, what that was to compute."""
-        self._batch = Batch()  # the runner's tables are not what they were
-        batch = build_batch(sequences, num_new_tokens, self.config.block_size)
-        batch.moves = failed.moves  # which knows whether it was carried out
-        self._fly(batch)
-        return batch
+        self._is_settled = False
+        return self._flights.redo(failed, sequences, num_new_tokens)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence, wherever it is, and free what it holds; once. What is in flight is freed when it lands."""
         assert sequence.status is not Status.FINISHED, sequence.id
+        self._is_settled = False
         for sequences in (self.running, self.waiting):
             if sequence in sequences:  # neither: it was to fork from its group's leader
                 sequences.remove(sequence)
         if sequence.group is not None:
             sequence.group.living.remove(sequence)
         sequence.status = Status.FINISHED
-        if sequence.num_flying_tokens:
-            self._leaving.add(sequence)
-        else:
-            self.blocks.release(sequence)
+        self._flights.release(sequence)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let `child` go on from what is computed of `parent`, in the same blocks until it writes."""
@@ -124,6 +109,7 @@ class Scheduler:
         child.is_prompt_told = True  # by the leader
         child.status = Status.RUNNING
         self.running.append(child)
+        self._is_settled = False
 
     def num_seats(self) -> int:
         """Seats that nobody sits in."""
@@ -139,7 +125,7 @@ class Scheduler:
         for sequence in self.waiting:
             assert sequence.status is Status.WAITING and sequence.num_computed_tokens == 0
             assert not sequence.block_table and not sequence.num_reserved_blocks
-        self.blocks.check_invariants([*self.running, *self._leaving])
+        self.blocks.check_invariants([*self.running, *self._flights.leaving])
 
     def _plan_decodes(self, plan: Plan, now: float) -> bool:
         """Plan every running sequence that lacks one token, the best first; whether that is as far as this step gets.
@@ -201,24 +187,10 @@ class Scheduler:
     def _allocate(self, sequence: Sequence, num_new: int) -> bool:
         return self.blocks.allocate(sequence, sequence.num_started_tokens + num_new)
 
-    def _take_off(self, plan: Plan) -> Batch:
-        """The batch of the plan, in flight."""
-        if not self.is_in_flight and self._batch.is_advance_to(plan.sequences, plan.num_new_tokens):
-            self._batch.advance(self.config.block_size)
-        else:
-            flying = {sequence: row for row, sequence in enumerate(self._flights[-1].sampled)} if self._flights else {}
-            self._batch = build_batch(plan.sequences, plan.num_new_tokens, self.config.block_size, flying=flying)
-        if plan.sequences:  # else what must be moved waits for the next step
-            self._batch.moves = self.blocks.take_moves()
-            self._fly(self._batch)
-        return self._batch
-
-    def _fly(self, batch: Batch) -> None:
-        self._flights.append(batch)
-        for sequence, num_new in zip(batch.sequences, batch.num_new_tokens, strict=True):
-            sequence.num_flying_tokens += num_new
-        for sequence in batch.sampled:
-            sequence.num_future_tokens += 1
+    def _has_settled(self, batch: Batch, now: float) -> bool:
+        """Whether the next step is this one's rows again, unless somebody comes or goes."""
+        is_all = batch.is_decode and 0 < len(batch) == len(self.running)
+        return is_all and not self.preemption.is_disputed(self.waiting, self.running, now)
 
     # Giving way
 
@@ -251,18 +223,24 @@ class Scheduler:
 
     # Starting
 
-    def _admit(self, plan: Plan, now: float) -> None:
-        """Start waiting sequences, the best first, looking past some that do not fit yet."""
+    def _admit(self, plan: Plan, now: float) -> bool:
+        """Start waiting sequences, the best first, looking past some that do not fit yet.
+
+        Whether those that still wait have no seat or no room; else one is to start as soon as its prefix is there.
+        """
         num_seats = self.num_seats() if self.waiting else 0
         if num_seats <= 0 or plan.budget <= 0:
-            return
+            return True
+        is_coming = False
         passed_over: list[Sequence] = []
         for sequence in self._best_waiting(num_seats + MAX_LOOKED_PAST, now):
-            if plan.budget <= 0:
+            if plan.budget <= 0 or num_seats <= 0:
                 break
             if self.blocks.is_being_computed(sequence) or self.blocks.prefetch(sequence):
+                is_coming = True
                 continue  # a step or two later its prefix is there to share
             if self._start(sequence):
+                num_seats -= sequence.seats
                 self._plan_chunk(plan, sequence, now)
                 self._door.count(passed_over, now)
             elif self._door.is_closed_by(sequence, now):
@@ -270,6 +248,7 @@ class Scheduler:
             else:
                 passed_over.append(sequence)
         self.running.sort(key=lambda s: self.policy.rank(s, now))
+        return not is_coming
 
     def _best_waiting(self, limit: int, now: float) -> list[Sequence]:
         return heapq.nsmallest(limit, self.waiting, key=lambda s: self.policy.rank(s, now))

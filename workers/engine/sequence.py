@@ -132,7 +132,7 @@ class Sequence:
     @property
     def num_missing_tokens(self) -> int:
         """Tokens that the next step could compute, one that is being sampled included."""
-        return len(self.token_ids) + self.num_future_tokens - self.num_started_tokens
+        return len(self.token_ids) + self.num_future_tokens - self.num_computed_tokens - self.num_flying_tokens
 
     @property
     def num_shareable_tokens(self) -> int:
@@ -187,12 +187,16 @@ class Sequence:
 
     def finish_reason(self, eos_token_ids: frozenset[int], max_model_len: int) -> FinishReason | None:
         """Why the sequence ends with its last token, or None; a stop token wins over a limit reached with it."""
-        params, num_output_tokens = self.params, self.num_output_tokens
-        if num_output_tokens and self.is_stopped(eos_token_ids):
+        params, num_tokens = self.params, len(self.token_ids)
+        num_output_tokens = num_tokens - self.num_prompt_tokens
+        last = self.token_ids[-1]
+        # As `is_stopped`, written out: this runs for every token.
+        is_stopped = last in params.stop_token_ids or (last in eos_token_ids and not params.ignore_eos)
+        if is_stopped and num_output_tokens:
             return "stop"
         if self.grammar is not None and self.grammar.is_finished:
             return "stop"
-        if num_output_tokens >= params.max_tokens or len(self.token_ids) >= max_model_len:
+        if num_output_tokens >= params.max_tokens or num_tokens >= max_model_len:
             return "length"
         return None
 

@@ -22,8 +22,8 @@ class StepTime:
         self.num_steps = 0
         self.seconds_per_block = 0.0  # of a copy to the host or back, as last measured
         self._weights: Vector = [0.0, 0.0, 0.0]
-        self._products: list[Vector] = [[0.0] * 3 for _ in range(3)]  # sums of x * x, with forgetting
-        self._moments: Vector = [0.0] * 3  # sums of x * seconds
+        # Sums with forgetting, of x = rows and y = pairs, scaled: 1, x, y, xx, xy, yy, seconds, x * and y * seconds.
+        self._sums: Vector = [0.0] * 9
 
     @property
     def is_known(self) -> bool:
@@ -31,10 +31,9 @@ class StepTime:
 
     def observe(self, seconds: float, num_rows: int, num_pairs: int) -> None:
         """Learn from a step of `num_rows` tokens that took `seconds`."""
-        x = _features(num_rows, num_pairs)
-        for row, value in zip(self._products, x, strict=True):
-            row[:] = [FORGETTING * p + value * v for p, v in zip(row, x, strict=True)]
-        self._moments = [FORGETTING * m + v * seconds for m, v in zip(self._moments, x, strict=True)]
+        _, x, y = _features(num_rows, num_pairs)
+        new = (1.0, x, y, x * x, x * y, y * y, seconds, x * seconds, y * seconds)
+        self._sums = [FORGETTING * old + value for old, value in zip(self._sums, new, strict=True)]
         self.num_steps += 1
         self._fit()
 
@@ -55,12 +54,13 @@ class StepTime:
 
     def _fit(self) -> None:
         """Move the weights to where the errors that are remembered ask for, as far as there is evidence."""
+        n, x, y, xx, xy, yy, *moments = self._sums
         errors = [
-            moment - sum(p * w for p, w in zip(row, self._weights, strict=True))
-            for moment, row in zip(self._moments, self._products, strict=True)
+            moment - (p * self._weights[0] + q * self._weights[1] + r * self._weights[2])
+            for moment, (p, q, r) in zip(moments, ((n, x, y), (x, xx, xy), (y, xy, yy)), strict=True)
         ]
-        doubted = [[p + DOUBT * (i == j) for j, p in enumerate(row)] for i, row in enumerate(self._products)]
-        self._weights = [w + change for w, change in zip(self._weights, _solve(doubted, errors), strict=True)]
+        changes = _solve((n + DOUBT, x, y, xx + DOUBT, xy, yy + DOUBT), errors)
+        self._weights = [w + change for w, change in zip(self._weights, changes, strict=True)]
 
     def _coefficients(self) -> Vector:
         return [max(0.0, w) for w in self._weights]
@@ -70,16 +70,15 @@ def _features(num_rows: int, num_pairs: int) -> Vector:
     return [SCALES[0], num_rows * SCALES[1], num_pairs * SCALES[2]]
 
 
-def _solve(matrix: list[Vector], right: Vector) -> Vector:
-    """x of matrix @ x = right, for a small positive definite matrix: Gaussian elimination."""
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    size = len(rows)
-    for i in range(size):
-        for j in range(i + 1, size):
-            factor = rows[j][i] / rows[i][i]
-            rows[j] = [a - factor * b for a, b in zip(rows[j], rows[i], strict=True)]
-    solution = [0.0] * size
-    for i in reversed(range(size)):
-        known = sum(rows[i][j] * solution[j] for j in range(i + 1, size))
-        solution[i] = (rows[i][size] - known) / rows[i][i]
-    return solution
+def _solve(upper: tuple[float, float, float, float, float, float], right: Vector) -> Vector:
+    """x of matrix @ x = right, for a symmetric positive definite 3 x 3 matrix, given row by row from its diagonal on.
+
+    Gaussian elimination, written out: it runs in every step.
+    """
+    a, b, c, d, e, f = upper
+    first, second, third = right
+    d, e, second = d - b / a * b, e - b / a * c, second - b / a * first
+    f, third = f - c / a * c - e / d * e, third - c / a * first - e / d * second
+    z = third / f
+    y = (second - e * z) / d
+    return [(first - b * y - c * z) / a, y, z]
