@@ -38,6 +38,7 @@ CARD = Card(
 class Loop:
     """Stands in for the engine loop: remembers what it was told to stop."""
 
+    model: None = None  # not loaded yet
     interrupted: list[tuple[HeldJob, Status | None]] = field(default_factory=list)
     stuck: float = 0.0
     longest_step_seconds: float = 0.0

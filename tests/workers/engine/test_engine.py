@@ -197,6 +197,27 @@ def test_logits_that_are_not_finite_fail_their_sequence_alone() -> None:
     assert engine.num_free_blocks == 64
 
 
+def test_what_a_failed_row_computed_is_never_shared() -> None:
+    engine = make_engine(model=FakeModel(nan_tokens={48}))
+    engine.add(make_sequence("bad", [1, 2, 3, 4, 5, 6, 7, 48]))
+    [failed] = engine.step()
+    assert failed.error is not None
+    engine.add(make_sequence("good", [1, 2, 3, 4, 5, 6, 7, 8, 9]))
+    assert [output.num_cached_tokens for output in engine.step()] == [0]
+    engine.add(make_sequence("next", [1, 2, 3, 4, 5, 6, 7, 8, 9]))
+    assert [output.num_cached_tokens for output in engine.step() if output.sequence_id == "next"] == [8]
+
+
+def test_tenants_do_not_share_what_they_computed() -> None:
+    engine = make_engine()
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    for id, salt, num_cached in (("a", b"one", 0), ("b", b"two", 0), ("c", b"one", 8)):
+        sequence = make_sequence(id, prompt, max_tokens=1)
+        sequence.salt = salt
+        engine.add(sequence)
+        assert [output.num_cached_tokens for output in engine.step()] == [num_cached]
+
+
 def test_a_step_without_work_computes_nothing() -> None:
     engine = make_engine()
     assert engine.step() == []

@@ -1,10 +1,10 @@
-"""Random arrivals, aborts, failures, forks and preemptions in tiny worlds; every sequence gets exactly its tokens."""
+"""Random arrivals, aborts, failures, forks, preemptions and swaps in tiny worlds; all get exactly their tokens."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.workers.engine.fakes import Clock, expected_samples, make_engine, make_sequence
+from tests.workers.engine.fakes import Clock, expected_samples, know_steps_to_be_slow, make_engine, make_sequence
 from workers.engine.batch import Batch
 from workers.engine.errors import NeverFits
 from workers.engine.group import SequenceGroup, choice_seed
@@ -24,6 +24,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy=st.sampled_from(["aging", "fcfs", "shortest_first"]),
         is_overlapping=st.booleans(),
         is_caching=st.booleans(),
+        host_blocks=st.sampled_from([0, 2, 8]),
     )
     def start(
         self,
@@ -33,6 +34,7 @@ class EngineMachine(RuleBasedStateMachine):
         policy: str,
         is_overlapping: bool,
         is_caching: bool,
+        host_blocks: int,
     ) -> None:
         self.clock = Clock()
         self.engine = make_engine(
@@ -46,7 +48,9 @@ class EngineMachine(RuleBasedStateMachine):
             policy=policy,
             is_overlapping=is_overlapping,
             is_caching=is_caching,
+            host_blocks=host_blocks,
         )
+        know_steps_to_be_slow(self.engine)  # so that who gives way is copied to the host, where there is one
         self.runner, self.engine.runner = self.engine.runner, self
         self.expected: dict[str, dict[int, list[int]]] = {}
         self.next_abort: str | None = None

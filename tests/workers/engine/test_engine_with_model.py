@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.checkpoints import make_checkpoint
-from tests.workers.engine.fakes import Clock, make_config, make_sequence, run_to_end
+from tests.workers.engine.fakes import Clock, know_steps_to_be_slow, make_config, make_sequence, run_to_end
 from workers.engine.build import build_engine
 from workers.engine.engine import Engine
 from workers.engine.group import SequenceGroup, choice_seed
@@ -94,12 +94,6 @@ def test_resumed_outputs_and_logprobs_are_the_same(model: Model, alone: dict[str
 def without_counts(outputs: dict[str, list[StepOutput]]) -> dict[str, list[StepOutput]]:
     """All that a client sees but how much of its prompt was found in the cache."""
     return {id: [replace(output, num_cached_tokens=0) for output in each] for id, each in outputs.items()}
-
-
-def know_steps_to_be_slow(engine: Engine) -> None:
-    """As if steps had been measured, so that copying blocks is the cheaper way to give way."""
-    for num_rows in range(1, 20):
-        engine.step_time.observe(num_rows, num_rows, num_rows * num_rows)
 
 
 @pytest.mark.parametrize("policy", ["aging", "fcfs", "shortest_first"])
