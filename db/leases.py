@@ -88,7 +88,7 @@ CLAIM = text(f"""
         status = 'running',
         attempt = attempt + 1,
         worker_id = :worker_id,
-        started_at = coalesce(started_at, clock_timestamp())
+        started_at = coalesce(started_at, (SELECT clock_timestamp())) -- one moment for all of them
     FROM picked JOIN job_inputs ON job_inputs.job_id = picked.id
     WHERE jobs.id = picked.id
       AND jobs.id = ANY(CAST(:job_ids AS uuid[])) AND job_inputs.job_id = ANY(CAST(:job_ids AS uuid[]))

@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import redis
+from kombu import pools
 from sqlalchemy import Engine, text
 
 from db import embedded
@@ -51,6 +52,7 @@ class Server:
         assert self.process is not None
         self.process.send_signal(with_signal or self.stop_signal)
         self.process.wait(timeout=START_SECONDS)
+        pools.reset()  # what Celery's clients in this process keep connected is stale now
 
     def kill(self) -> None:
         """As a crash would."""

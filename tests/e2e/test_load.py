@@ -44,8 +44,8 @@ def test_a_killed_worker_changes_no_text_and_loses_no_webhook(instance: Instance
     """Greedy, in fp32: what the next worker continues is what the first would have written."""
     prompts = [f"{opening} number {n}" for n, opening in zip(range(NUM_KILLED), cycle(OPENINGS), strict=False)]
     with instance.client() as client, receiver() as endpoint:
-        undisturbed = wait_ended(client, [submit(client, prompt, max_tokens=24) for prompt in prompts])
-        jobs = [submit(client, prompt, max_tokens=24, webhook_url=endpoint.url) for prompt in prompts]
+        undisturbed = wait_ended(client, [submit(client, prompt, max_tokens=12) for prompt in prompts])
+        jobs = [submit(client, prompt, max_tokens=12, webhook_url=endpoint.url) for prompt in prompts]
         wait_until(lambda: all(is_running(client, job) for job in jobs))
         os.kill(instance.pid("worker"), signal.SIGKILL)
         ended = wait_ended(client, jobs)

@@ -56,7 +56,7 @@ def test_a_flushed_redis_is_whole_after_one_sweep_and_no_job_is_run_twice(
     worker.thaw()
     rows = jobs.wait_ended([*running, *queued])
     assert {(row.status, row.attempt, row.crashes) for row in rows} == {("succeeded", 1, 0)}
-    started = sorted(jobs.rows(queued), key=lambda row: (row.tier, row.started_at))
+    started = sorted(jobs.rows(queued), key=lambda row: (row.tier, row.started_at, row.ready_at))
     assert [row.id for row in started] == [row.id for row in in_order(jobs, queued)]
     wait_until(lambda: all(jobs.num_streamed(each) == NUM_TOKENS for each in running), "the streams to be whole")
     for job_id in running:
