@@ -60,10 +60,6 @@ class BlockManager:
         """Whether blocks of `sequence` are on their way up from disk, so that its admission should wait for them."""
         return self._prefixes.prefetch(sequence)
 
-    def wait_for_disk(self, timeout: float) -> None:
-        """Return when something has come up from disk, or after `timeout` seconds; for when nothing else can run."""
-        self._host.wait_for_disk(timeout)
-
     def close(self) -> None:
         """End what the tiers run beside the engine's thread."""
         self._host.close()

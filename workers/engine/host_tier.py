@@ -33,10 +33,6 @@ class Disk(Protocol):
 
     def close(self) -> None: ...
 
-    def wait(self, timeout: float) -> None:
-        """Return when `poll` has something to tell, or after `timeout` seconds."""
-        ...
-
 
 class State(Enum):
     """Where a slot's content is."""
@@ -153,10 +149,6 @@ class HostTier:
                 continue
             self._land(entry, is_good=False)
             self._disk.discard(key)
-
-    def wait_for_disk(self, timeout: float) -> None:
-        if self._disk is not None:
-            self._disk.wait(timeout)
 
     def close(self) -> None:
         if self._disk is not None:

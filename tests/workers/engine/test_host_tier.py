@@ -149,7 +149,7 @@ def test_a_waiting_sequence_has_its_blocks_brought_up_from_disk() -> None:
     sequence = make_sequence("b", range(13))
     assert world.blocks.prefetch(sequence)
     assert len(world.memory.reading) == 3
-    world.blocks.wait_for_disk(1.0)
+    world.memory.wait(1.0)
     assert not world.blocks.prefetch(sequence)
     assert world.blocks.admit(sequence, leave=0)
     world.running.append(sequence)
