@@ -46,13 +46,14 @@ class Flights:
 
     def redo(self, failed: Batch, sequences: list[Sequence], num_new_tokens: list[int]) -> Batch:
         """A batch that computes again, for some of the sequences of a failed one, what that was to compute."""
-        self._last = Batch()  # the runner's tables are not what they were
         batch = build_batch(sequences, num_new_tokens, self._block_size)
         return self._fly(batch, failed.moves)  # which know whether they were carried out
 
     def land(self, *, is_good: bool) -> Batch:
         """Count what the oldest batch computed, unless it failed; free what was only waiting for that."""
         batch, block_size, running = self._batches.popleft(), self._block_size, Status.RUNNING
+        if not is_good:
+            self._last = Batch()  # nothing can be advanced from what was not computed
         self._blocks.land(batch.moves)
         for sequence, num_new in zip(batch.sequences, batch.num_new_tokens, strict=True):
             sequence.num_flying_tokens -= num_new

@@ -37,6 +37,20 @@ def test_a_step_that_fails_once_costs_nobody_anything() -> None:
     assert tokens_of(run_to_end(engine)) == expected
 
 
+def test_a_step_that_was_discarded_with_the_one_before_it_is_computed_anew() -> None:
+    engine = make_engine(is_overlapping=True, token_budget=3, max_num_seqs=2)
+    runner = MeddlingRunner(engine)
+    bad, good = make_sequence("bad", 3, max_tokens=1), make_sequence("good", 1, max_tokens=3)
+    expected = expected_tokens([good])["good"]
+    engine.add(bad)
+    engine.add(good)
+    runner.cause, runner.culprits = RuntimeError("no such kernel"), {"bad"}
+    outputs = run_to_end(engine)
+    assert outputs["bad"][-1].error == "RuntimeError: no such kernel"
+    assert tokens_of(outputs)["good"] == expected
+    engine.close()
+
+
 def test_an_engine_that_can_compute_nothing_at_all_is_broken() -> None:
     engine = make_engine()
     runner = MeddlingRunner(engine)
