@@ -11,13 +11,13 @@ from redis.exceptions import RedisError
 
 from api.errors import is_store_away, not_found
 from api.job_view import PREFIX
-from api.output import tokens_of
 from api.services import Services
 from api.stream import Watch
 from db import job_queries
 from db.ids import parse_id, public_id
 from db.job_queries import JobRow
 from db.models import ENDED, Job
+from db.outputs import tokens_of
 from db.stream import StreamRead, Token
 
 log = logging.getLogger(__name__)

@@ -1,9 +1,10 @@
-"""An ended job's output: as the tokens that its stream had, and one choice at a time."""
+"""An ended job's output, one choice at a time."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from db.models import Job, JobOutput
+from db.outputs import tokens_of
 from db.stream import Token
 
 
@@ -35,16 +36,3 @@ def choices_of(job: Job, output: JobOutput) -> list[ChoiceOutput]:
         tokens[token.choice].append(token)
     reasons = output.finish_reasons or [job.finish_reason] * job.num_choices
     return [ChoiceOutput(i, *each) for i, each in enumerate(zip(tokens, reasons, strict=True))]
-
-
-def tokens_of(output: JobOutput | None) -> list[Token]:
-    """The output as the stream had it, so that events read later are the events that were sent."""
-    if output is None:
-        return []
-    starts = [0, *output.text_offsets[:-1]]
-    num_tokens = len(output.token_ids)
-    logprobs, choices = output.logprobs or [None] * num_tokens, output.choices or [0] * num_tokens
-    fields = zip(output.token_ids, starts, output.text_offsets, logprobs, choices, strict=True)
-    return [
-        Token(token_id, output.text[start:end], logprob, choice) for token_id, start, end, logprob, choice in fields
-    ]

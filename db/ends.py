@@ -3,32 +3,19 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, func, select, text
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from db import outputs
 from db.events import write_events
 from db.models import ENDED, Job, Status
 from db.queue_message import Ready
+from db.stream import Token
 from db.texts import storable
-
-
-class TokenLike(Protocol):
-    """A delivered token, as `db.stream.Token` is one."""
-
-    @property
-    def token_id(self) -> int: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def logprobs(self) -> dict[str, Any] | None: ...
-    @property
-    def choice(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -54,11 +41,11 @@ class End:
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a job that no worker ends: its row, which the caller has locked, and what was delivered of it."""
+    """The end of a job that no worker ends: its row, which the caller has locked, and what its stream has of it."""
 
     job: Job
     status: Status
-    tokens: Sequence[TokenLike]
+    tokens: Sequence[Token]
     error_code: str | None = None
     error_message: str | None = None
 
@@ -68,6 +55,7 @@ class Expired:
     """A queued job that `expire_due` ended. `unqueue` is its message, to be removed after the commit."""
 
     job_id: UUID
+    num_tokens: int
     unqueue: Ready | None
 
 
@@ -107,7 +95,7 @@ def finish(session: Session, ends: Sequence[End]) -> set[UUID]:
     ).all()
     attempts = {job.id: job.attempt for job in jobs}
     ended = [end for end in ends if attempts.get(end.job_id) == end.attempt]
-    _insert_outputs(
+    outputs.write(
         session,
         [
             {
@@ -121,11 +109,16 @@ def finish(session: Session, ends: Sequence[End]) -> set[UUID]:
                 "prompt_logprobs": end.prompt_logprobs,
             }
             for end in ended
-            if end.token_ids or end.status == Status.SUCCEEDED
+            if _has_output(end)
         ],
     )
+    outputs.drop(session, [end.job_id for end in ended if end.attempt > 1 and not _has_output(end)])
     write_events(session, jobs)
     return set(attempts)
+
+
+def _has_output(end: End) -> bool:
+    return bool(end.token_ids) or end.status == Status.SUCCEEDED
 
 
 def finished(session: Session, ends: Sequence[End]) -> set[UUID]:
@@ -143,7 +136,7 @@ async def end_now(
     job_id: UUID,
     *,
     status: Status,
-    read_tokens: Callable[[Job], Awaitable[Sequence[TokenLike] | None]],
+    read_tokens: Callable[[Job], Awaitable[Sequence[Token] | None]],
 ) -> Job | None:
     """End a queued or running job without its worker, with the stream's tokens; None when it was not ended.
 
@@ -161,7 +154,7 @@ async def end_now(
     return job
 
 
-def no_tokens(job_id: UUID) -> Sequence[TokenLike]:
+def no_tokens(job_id: UUID) -> Sequence[Token]:
     """What a job without a stream has delivered."""
     return ()
 
@@ -176,7 +169,7 @@ def due(session: Session, *, has_run: bool, after: UUID | None, limit: int) -> l
 
 
 def expire_due(
-    session: Session, job_ids: Sequence[UUID], *, read_tokens: Callable[[UUID], Sequence[TokenLike]] = no_tokens
+    session: Session, job_ids: Sequence[UUID], *, read_tokens: Callable[[UUID], Sequence[Token]] = no_tokens
 ) -> list[Expired]:
     """End those of the jobs that are queued and past one of their limits, or that somebody wants cancelled.
 
@@ -188,7 +181,9 @@ def expire_due(
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
     endings = [_ending(job, read_tokens(job.id) if job.attempt > 0 else (), now) for job in jobs]
     end_locked(session, endings)
-    return [Expired(job.id, None if job.ready_at is None else Ready.of(job)) for job in jobs]
+    return [
+        Expired(job.id, job.num_output_tokens or 0, None if job.ready_at is None else Ready.of(job)) for job in jobs
+    ]
 
 
 IS_DUE = """
@@ -207,7 +202,7 @@ LOCK_DUE = text(f"""
 """)
 
 
-def _ending(job: Job, tokens: Sequence[TokenLike], now: datetime) -> Ending:
+def _ending(job: Job, tokens: Sequence[Token], now: datetime) -> Ending:
     if job.cancel_requested_at is not None:
         return Ending(job, Status.CANCELLED, tokens)
     limit_name, message = _passed_limit(job, now)
@@ -223,44 +218,16 @@ def _passed_limit(job: Job, now: datetime) -> tuple[str, str]:
 
 
 def end_locked(session: Session, endings: Sequence[Ending]) -> None:
-    """End rows that the caller has locked and found queued or running."""
+    """End rows that the caller has locked and found queued or running, with all that was delivered of them."""
     if not endings:
         return
     now = session.execute(select(func.clock_timestamp())).scalar_one()
+    kept = outputs.kept(session, [ending.job.id for ending in endings if ending.job.attempt > 0])
+    delivered = {ending.job.id: outputs.longer(ending.tokens, kept.get(ending.job.id, ())) for ending in endings}
     for ending in endings:
         job = ending.job
-        job.status, job.ended_at, job.num_output_tokens = ending.status, now, len(ending.tokens)
+        job.status, job.ended_at, job.num_output_tokens = ending.status, now, len(delivered[job.id])
         job.error_code, job.error_message = ending.error_code, ending.error_message
     session.flush()
-    _insert_outputs(session, [_output(ending) for ending in endings if ending.tokens])
+    outputs.write(session, [outputs.row_of(job_id, tokens) for job_id, tokens in delivered.items() if tokens])
     write_events(session, [ending.job for ending in endings])
-
-
-def _output(ending: Ending) -> dict[str, Any]:
-    texts = [token.text for token in ending.tokens]
-    logprobs = [token.logprobs for token in ending.tokens]
-    return {
-        "job_id": str(ending.job.id),
-        "text": storable("".join(texts)),
-        "token_ids": [token.token_id for token in ending.tokens],
-        "text_offsets": list(accumulate(map(len, texts))),
-        "logprobs": logprobs if any(logprobs) else None,
-        "choices": [token.choice for token in ending.tokens] if ending.job.num_choices > 1 else None,
-    }
-
-
-INSERT_OUTPUTS = text("""
-    INSERT INTO job_outputs (
-        job_id, text, token_ids, text_offsets, logprobs, choices, finish_reasons, prompt_logprobs
-    )
-    SELECT job_id, text, token_ids, text_offsets, logprobs, choices, finish_reasons, prompt_logprobs
-    FROM jsonb_to_recordset(:outputs) AS ended(
-        job_id uuid, text text, token_ids int[], text_offsets int[], logprobs jsonb, choices int[],
-        finish_reasons text[], prompt_logprobs jsonb
-    )
-""").bindparams(bindparam("outputs", type_=JSONB))
-
-
-def _insert_outputs(session: Session, outputs: list[dict[str, Any]]) -> None:
-    if outputs:
-        session.execute(INSERT_OUTPUTS, {"outputs": outputs})

@@ -4,18 +4,19 @@ The fence is (attempt, worker_id); the clock never is. A worker's own lease is a
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from db.ends import Ending, TokenLike, end_locked, no_tokens
+from db import outputs
+from db.ends import Ending, end_locked, no_tokens
 from db.models import Job, Status, Worker
 from db.queue import Ready
 from db.sampling import Sampling
-from db.stream import Standing
+from db.stream import Standing, Token
 
 MAX_CRASHES = 3
 
@@ -40,6 +41,7 @@ class Claimed:
     ready_at: float  # Unix seconds, Postgres clock
     seconds_left: float | None  # to the nearer of finish_by and the end of run_for
     limit_code: str | None  # of that limit: finish_by_passed | run_for_passed
+    kept_tokens: list[Token] = field(default_factory=list)  # delivered by earlier attempts, should the stream be lost
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Lost:
-    """What became of lost workers' jobs: `ready` again, to publish after the commit, or `dead` for good."""
+    """What became of lost workers' jobs: `ready` again, to publish after the commit, or `dead`, with so many tokens."""
 
     ready: list[Ready]
-    dead: list[UUID]
+    dead: dict[UUID, int]
 
 
 # What may be claimed. A row that somebody else took, or whose time is over, is not: its message is to be dropped.
@@ -117,7 +119,8 @@ def claim(
     parameters = {"worker_id": worker_id, "job_ids": list(job_ids), "may_take_crashed": may_take_crashed}
     rows = session.execute(CLAIM, parameters).mappings()
     claimed = [Claimed(**{**row, "sampling": Sampling.model_validate(row["sampling"])}) for row in rows]
-    return sorted(claimed, key=lambda job: job.id)
+    kept = outputs.kept(session, [job.id for job in claimed if job.attempt > 1])
+    return sorted((replace(job, kept_tokens=kept.get(job.id, [])) for job in claimed), key=lambda job: job.id)
 
 
 def num_crashes(session: Session, job_ids: Collection[UUID]) -> dict[UUID, int]:
@@ -136,6 +139,7 @@ def held(session: Session, worker_id: UUID) -> list[Held]:
     return [Held(job_id, attempt, is_cancelled) for job_id, attempt, is_cancelled in rows]
 
 
+NOTHING: Mapping[UUID, Sequence[Token]] = {}
 # Where nothing was delivered the job has not started: `start_by` counts again, and `run_for` not yet.
 RELEASE = text("""
     UPDATE jobs SET
@@ -150,17 +154,22 @@ RELEASE = text("""
 
 
 def release(
-    session: Session, worker_id: UUID, held: Sequence[tuple[UUID, int]], *, delivered: Collection[UUID] = ()
+    session: Session,
+    worker_id: UUID,
+    held: Sequence[tuple[UUID, int]],
+    *,
+    delivered: Mapping[UUID, Sequence[Token]] = NOTHING,
 ) -> list[Ready]:
     """Hand running (job, attempt) pairs back, uncharged and with their place; returns what to push to the front.
 
-    `delivered` are those that have, or may have, delivered tokens: they stay started.
+    `delivered` are those that have delivered tokens, or may have, and those that are known: such a job stays started.
     """
     if not held:
         return []
     job_ids, attempts = (list(column) for column in zip(*held, strict=True))
     parameters = {"job_ids": job_ids, "attempts": attempts, "worker_id": worker_id, "delivered": list(delivered)}
-    rows = session.execute(RELEASE, parameters)
+    rows = session.execute(RELEASE, parameters).all()
+    outputs.keep(session, {row.id: delivered[row.id] for row in rows if row.id in delivered})
     return sorted((Ready.of(row) for row in rows), key=lambda ready: ready.ready_at)
 
 
@@ -175,13 +184,13 @@ def requeue_lost(
     worker_ids: Collection[UUID],
     standings: Mapping[UUID, Standing],
     *,
-    read_tokens: Callable[[UUID], Sequence[TokenLike]] = no_tokens,
+    read_tokens: Callable[[UUID], Sequence[Token]] = no_tokens,
 ) -> Lost:
     """Take lost workers' jobs away from them: back to the queue, or dead after three crashes.
 
     A lost lease is a crash when the job was computed and its stream (`standings`) has no token more than at the loss
-    before. A job that was only held, or not even that, is not charged: its stream was not opened to be computed. A dead
-    job's output is what it delivered (`read_tokens`: `db.stream.fence`).
+    before. A job that was only held, or not even that, is not charged: its stream was not opened to be computed. What
+    each has delivered (`read_tokens`: `db.stream.fence`) is kept in its row, and is a dead job's output.
     """
     jobs = session.scalars(
         select(Job)
@@ -191,25 +200,28 @@ def requeue_lost(
         .execution_options(populate_existing=True)
     ).all()
     owners = {worker.id: worker for worker in session.scalars(select(Worker).where(Worker.id.in_(worker_ids)))}
+    num_kept = outputs.num_kept(session, [job.id for job in jobs if job.attempt > 1])
+    delivered = {job.id: read_tokens(job.id) for job in jobs if job.id in standings}
     ready, dead = [], []
     for job in jobs:
+        if not delivered.get(job.id) and not num_kept.get(job.id):
+            job.started_at = None  # nothing was delivered, so `start_by` counts again, and `run_for` not yet
         _charge(job, standings.get(job.id), owners.get(job.worker_id) if job.worker_id else None)
         if job.crashes >= MAX_CRASHES:
-            dead.append(Ending(job, Status.DEAD, read_tokens(job.id), "crashed", _crash_report(job)))
+            dead.append(Ending(job, Status.DEAD, delivered.pop(job.id, ()), "crashed", _crash_report(job)))
         else:
             job.status, job.worker_id = Status.QUEUED, None
             ready.append(job)
     session.flush()
+    outputs.keep(session, delivered)
     end_locked(session, dead)
     return Lost(
         sorted((Ready.of(job) for job in ready), key=lambda ready: ready.ready_at),
-        [ending.job.id for ending in dead],
+        {ending.job.id: ending.job.num_output_tokens or 0 for ending in dead},
     )
 
 
 def _charge(job: Job, standing: Standing | None, owner: Worker | None) -> None:
-    if standing is None or standing.num_tokens == 0:
-        job.started_at = None  # nothing was delivered, so `start_by` counts again, and `run_for` not yet
     if standing is None:
         return
     is_computed = standing.attempt >= job.attempt and not standing.is_waiting

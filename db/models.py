@@ -144,9 +144,10 @@ class JobInput(Base):
 
 
 class JobOutput(Base):
-    """What the model wrote, insert-only: enough to rebuild the token stream with the same numbers.
+    """What the model wrote: enough to rebuild the token stream with the same numbers.
 
-    Of a job with several choices the lists have the tokens of all of them, in the stream's order, as has `text`.
+    A job that waits to run again has a row with what it had delivered; its end replaces it. Of a job with several
+    choices the lists have the tokens of all of them, in the stream's order, as has `text`.
     """
 
     __tablename__ = "job_outputs"
@@ -156,7 +157,7 @@ class JobOutput(Base):
     token_ids: Mapped[list[int]]
     text_offsets: Mapped[list[int]]  # characters of `text` delivered once token i was
     logprobs: Mapped[list[Any] | None] = mapped_column(NULLABLE_JSONB)  # per token: {"logprob", "top"}
-    choices: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # per token; None where there is but one
+    choices: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # per token; None where all are of the first
     # Per choice, stop | length, or None of one that was cut short; None where there is but one, or no worker says it.
     finish_reasons: Mapped[list[str | None] | None] = mapped_column(ARRAY(Text))
     # As `logprobs`, of the prompt's tokens from the second on.

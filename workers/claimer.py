@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from db import jobs, queue, stream, workers
+from db import jobs, outputs, queue, stream, workers
 from db.jobs import Claimed, Ready
 from db.queue import Message
 from db.settings import Settings
@@ -89,7 +89,7 @@ class Claimer:
                 worker_id=worker_id,
                 payload=json.loads(raw[job.id]),
                 deadline=None if job.seconds_left is None else began + job.seconds_left,
-                tokens=opened[job.id].tokens,
+                tokens=outputs.longer(opened[job.id].tokens, job.kept_tokens),
                 num_streamed=len(opened[job.id].tokens),
                 is_waiting=waits,
             )
@@ -141,7 +141,7 @@ class Claimer:
 
     def _release(self, worker_id: UUID, claimed: Sequence[Claimed]) -> list[Ready]:
         rows = [(job.id, job.attempt) for job in claimed]
-        may_have_tokens = [job.id for job in claimed if job.attempt > 1]
+        may_have_tokens = {job.id: job.kept_tokens for job in claimed if job.attempt > 1}
         with Session(self._engine) as session:
             readies = jobs.release(session, worker_id, rows, delivered=may_have_tokens)
             session.commit()

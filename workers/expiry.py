@@ -2,17 +2,17 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
 from redis import Redis
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from db import jobs, queue
+from db import jobs, queue, stream
 from db.jobs import Expired
 from workers.contact import Contact
 from workers.isolation import Isolation
-from workers.lost_jobs import Delivered
 
 PAGE = 1000  # rows in one transaction
 
@@ -33,22 +33,21 @@ class Expiry:
 
         The latter need nothing of Redis to be ended, and are all ended before it is told of any.
         """
-        delivered = Delivered(self._redis)
         ended: list[Expired] = []
         after: UUID | None = None
         while True:
             with Session(self._engine) as session:
                 page = jobs.due(session, has_run=has_run, after=after, limit=PAGE)
-            for part in self._isolation.run(page, lambda job_ids: self._end(job_ids, delivered)):
+            for part in self._isolation.run(page, self._end):
                 ended += part
             self._contact.renew()
             if len(page) < PAGE:
                 break
             after = page[-1]
-        delivered.end_streams([each.job_id for each in ended])
+        stream.end_many(self._redis, {each.job_id: each.num_tokens for each in ended})
         queue.remove(self._redis, [each.unqueue for each in ended if each.unqueue is not None])
         return len(ended)
 
-    def _end(self, job_ids: Sequence[UUID], delivered: Delivered) -> list[Expired]:
+    def _end(self, job_ids: Sequence[UUID]) -> list[Expired]:
         with Session(self._engine) as session, session.begin():
-            return jobs.expire_due(session, job_ids, read_tokens=delivered.read)
+            return jobs.expire_due(session, job_ids, read_tokens=partial(stream.fence, self._redis))

@@ -166,7 +166,7 @@ class HeldJobs:
         """Whether a crashed one runs that has delivered nothing since: what began beside it might pay for its crash."""
         with self._lock:
             crashed = [held for held in self._jobs.values() if held.claimed.crashes and not held.is_waiting]
-        return any(held.num_streamed == held.num_resumed for held in crashed)
+        return any(held.num_streamed <= held.num_resumed for held in crashed)
 
     def num_seats(self) -> int:
         """Seats that they take, and those being claimed, which may turn out to take more."""

@@ -256,7 +256,7 @@ class Lease(WorkerThread):
             return
         log.warning("running rows that are not held here are handed back", extra={"num_jobs": len(overdue)})
         with Session(self._engine) as session:
-            may_have_tokens = [job_id for job_id, attempt in overdue if attempt > 1]
+            may_have_tokens = {job_id: () for job_id, attempt in overdue if attempt > 1}  # of earlier attempts
             readies = jobs.release(session, self.worker_id, overdue, delivered=may_have_tokens)
             session.commit()
         self._give_back(readies)

@@ -223,7 +223,7 @@ class EngineWorker:
         by_worker: dict[UUID, list[tuple[UUID, int]]] = defaultdict(list)
         for held in held_jobs:
             by_worker[held.worker_id].append((held.job_id, held.claimed.attempt))
-        delivered = [held.job_id for held in held_jobs if held.tokens]
+        delivered = {held.job_id: held.tokens for held in held_jobs if held.tokens}
         with Session(self._engine) as session:
             readies = [
                 jobs.release(session, worker_id, rows, delivered=delivered) for worker_id, rows in by_worker.items()

@@ -47,7 +47,7 @@ async def test_while_redis_is_away_a_job_that_was_handed_back_is_left_to_the_swe
     worker.say(job["id"], " one")
     with Session(engine) as session, session.begin():
         job_id = uuid_of(job["id"])
-        assert jobs.release(session, worker.card.id, [(job_id, 1)], delivered=[job_id])
+        assert jobs.release(session, worker.card.id, [(job_id, 1)], delivered={job_id: ()})
     servers.valkey.kill()
     try:
         reply = await client.post(f"/v1/jobs/{job['id']}/cancel")

@@ -17,14 +17,16 @@ from tests.workers.recovery_world import LEASE_SECONDS, SWEEP_SECONDS, World, re
 from tests.workers.worker_process import LONG, WorkerProcess, wait_until
 
 RESULTS = Path(__file__).parent / "results" / "recovery.md"
-NUM_ROUNDS, NUM_JOBS = 6, 8
+NUM_ROUNDS, NUM_JOBS = 12, 8
+KV_TOKENS = 32_768  # room for all jobs in either worker: else some wait for blocks, not for a worker
 
 
 def main() -> None:
     report = Report([*machine.describe(), "command: `.venv/bin/python -m tests.bench.recovery`"])
     with run_servers() as servers, tempfile.TemporaryDirectory(prefix="hr-recovery-") as name:
         migrate.upgrade(servers.settings)
-        with recovering(servers, Path(name), drain_seconds=0.0, max_num_seqs=NUM_JOBS) as world:
+        sizes = {"max_num_seqs": NUM_JOBS, "kv_cache_tokens": KV_TOKENS}
+        with recovering(servers, Path(name), drain_seconds=0.0, **sizes) as world:
             other = start(world)
             ends: dict[str, Callable[[WorkerProcess], object]] = {
                 "killed": WorkerProcess.kill,

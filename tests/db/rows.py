@@ -75,26 +75,30 @@ def add_job(
     return job
 
 
-def add_worker(session: Session, *, renewed: float = 0.0, status: str = "ready", **fields: Any) -> UUID:
-    """A worker that renewed its lease `renewed` seconds ago."""
+def make_worker(**fields: Any) -> Worker:
+    """The row of a worker that is ready, not added yet: model "m", 64 tokens long, 64 blocks of 16."""
     values: dict[str, Any] = {
         "id": new_id(),
-        "name": "engine@host",
-        "host": "host",
+        "name": "engine@test",
+        "host": "test",
         "pid": 1,
         "pid_started": 1,
-        "status": status,
-        "renewed_at": now(session) - timedelta(seconds=renewed),
+        "status": "ready",
         "model": "m",
-        "tokenizer_path": "tokenizer.json",
+        "tokenizer_path": "/nowhere/tokenizer.json",
         "max_model_len": 64,
         "max_num_seqs": 4,
         "block_size": 16,
-        "num_blocks": 32,
-        "vocab_size": 8,
+        "num_blocks": 64,
+        "vocab_size": 512,
         "dtype": "float32",
     }
-    worker = Worker(**values | fields)
+    return Worker(**values | fields)
+
+
+def add_worker(session: Session, *, renewed: float = 0.0, **fields: Any) -> UUID:
+    """A worker that renewed its lease `renewed` seconds ago."""
+    worker = make_worker(**{"renewed_at": now(session) - timedelta(seconds=renewed)} | fields)
     session.add(worker)
     session.flush()
     return worker.id

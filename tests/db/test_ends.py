@@ -53,7 +53,7 @@ def test_outputs_without_choices_and_log_probabilities_say_so_in_nulls(session: 
 def test_job_of_several_outputs_that_no_worker_ends_keeps_whose_each_token_is(session: Session) -> None:
     job, one = running_job(session, num_choices=2), running_job(session)
     delivered = [Token(1, "a"), Token(2, "b", None, 1), Token(3, "c")]
-    end_locked(session, [Ending(each, Status.CANCELLED, delivered) for each in (job, one)])
+    end_locked(session, [Ending(job, Status.CANCELLED, delivered), Ending(one, Status.CANCELLED, delivered[:1])])
     assert session.get_one(JobOutput, job.id).choices == [0, 1, 0]
     assert session.get_one(JobOutput, one.id).choices is None
 

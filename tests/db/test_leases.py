@@ -103,7 +103,7 @@ def test_job_released_before_it_delivered_anything_has_not_started(session: Sess
     session.expire_all()
     assert job.started_at is None
     jobs.claim(session, ME, [job.id])
-    jobs.release(session, ME, [(job.id, 2)], delivered=[job.id])
+    jobs.release(session, ME, [(job.id, 2)], delivered={job.id: ()})
     session.expire_all()
     assert job.started_at is not None
 
@@ -162,7 +162,7 @@ def test_third_crash_is_the_end_with_its_reason_and_its_tokens(session: Session)
     for attempt in (1, 2, 3):
         jobs.claim(session, ME, [job.id])
         lost = jobs.requeue_lost(session, [ME], {job.id: Standing(attempt, 0)}, read_tokens=lambda _: tokens(1))
-        assert lost.dead == ([job.id] if attempt == 3 else [])
+        assert lost.dead == ({job.id: 1} if attempt == 3 else {})
     assert job.status == Status.DEAD and job.error_code == "crashed"
     assert job.error_message is not None and "3 workers were lost" in job.error_message
     assert [crash["attempt"] for crash in job.crash_log or []] == [1, 2, 3]
