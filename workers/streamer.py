@@ -5,15 +5,14 @@ nothing but latency, steps coalesce by themselves, and the buffer is the jobs' o
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
-from time import monotonic
 
 import redis
 
 from db import stream
 from db.stream import Append, Appended
 from workers.held import HeldJob
+from workers.mailbox import Mailbox
 from workers.outage import Outage
 from workers.thread import WorkerThread
 
@@ -40,62 +39,30 @@ class Streamer(WorkerThread):
         self._on_stale = on_stale
         self._is_ours = is_ours
         self._outage = Outage(log, "token streams wait for Redis")
-        self._condition = threading.Condition()
-        self._marked: dict[HeldJob, None] = {}  # in order of marking; under the condition
-        self._is_idle = True  # under the condition
-        self._is_stopping = False  # under the condition
+        self._marked = Mailbox()
 
     def mark(self, jobs: Iterable[HeldJob]) -> None:
         """These have tokens, or an end, that the stream does not have yet."""
-        with self._condition:
-            self._marked.update(dict.fromkeys(jobs))
-            self._condition.notify_all()
+        self._marked.put(jobs)
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until everything marked is written. False when that took too long."""
-        deadline = monotonic() + timeout_seconds
-        with self._condition:
-            while self._marked or not self._is_idle:
-                remaining = deadline - monotonic()
-                if remaining <= 0:
-                    return False
-                self._condition.wait(remaining)
-        return True
+        return self._marked.flush(timeout_seconds)
 
     def stop(self) -> None:
-        with self._condition:
-            self._is_stopping = True
-            self._condition.notify_all()
+        """Give up what is not written yet: the jobs' next attempts write it, and the sweep the ends of ended ones."""
+        self._marked.close(drop=True)
 
     def work(self) -> None:
-        while jobs := self._take():
+        while jobs := self._marked.take():
             try:
                 unfinished = self._write(jobs)
                 self._outage.over()
             except redis.RedisError as error:
                 self._outage.seen(error)
-                self._pause()
+                self._marked.pause(RETRY_SECONDS)
                 unfinished = jobs
-            self._put_back(unfinished)
-
-    def _take(self) -> list[HeldJob]:
-        with self._condition:
-            self._is_idle = True
-            self._condition.notify_all()
-            while not self._marked and not self._is_stopping:
-                self._condition.wait()
-            jobs = [] if self._is_stopping else list(self._marked)
-            self._marked.clear()
-            self._is_idle = not jobs
-            return jobs
-
-    def _put_back(self, jobs: list[HeldJob]) -> None:
-        if jobs:
-            self.mark(jobs)
-
-    def _pause(self) -> None:
-        with self._condition:
-            self._condition.wait_for(lambda: self._is_stopping, RETRY_SECONDS)
+            self._marked.put(unfinished)
 
     def _write(self, jobs: list[HeldJob]) -> list[HeldJob]:
         """Append and end. Returns the jobs that still have something to write."""
@@ -134,7 +101,7 @@ class Streamer(WorkerThread):
         """The stream is gone: Redis lost its data. While the row is ours, write it again from memory."""
         is_ours = held.is_committed or self._is_ours(held)
         if is_ours is None:
-            self._pause()
+            self._marked.pause(RETRY_SECONDS)
             return True
         if not is_ours:
             self._on_stale(held)

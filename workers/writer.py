@@ -5,10 +5,8 @@ more than the seats can wait. An end that Postgres refuses as such is replaced b
 """
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import replace
-from time import monotonic
 from uuid import UUID
 
 from sqlalchemy import Engine
@@ -19,6 +17,7 @@ from db.jobs import End
 from db.models import Status
 from db.outage import is_away
 from workers.held import HeldJob
+from workers.mailbox import Mailbox
 from workers.outage import Outage
 from workers.thread import WorkerThread
 
@@ -44,47 +43,23 @@ class Writer(WorkerThread):
         self._engine = engine
         self._on_written = on_written
         self._outage = Outage(log, "ends wait for Postgres")
-        self._condition = threading.Condition()
-        self._waiting: list[HeldJob] = []  # under the condition
-        self._is_idle = True  # under the condition
-        self._is_stopping = False  # under the condition
+        self._waiting = Mailbox()
 
     def put(self, held: HeldJob) -> None:
         """Commit `held.end`, soon."""
-        with self._condition:
-            self._waiting.append(held)
-            self._condition.notify_all()
+        self._waiting.put([held])
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until every end is committed. False when that took too long."""
-        deadline = monotonic() + timeout_seconds
-        with self._condition:
-            while self._waiting or not self._is_idle:
-                remaining = deadline - monotonic()
-                if remaining <= 0:
-                    return False
-                self._condition.wait(remaining)
-        return True
+        return self._waiting.flush(timeout_seconds)
 
     def stop(self) -> None:
         """Give up what cannot be committed now: its rows are running, and another worker will end them."""
-        with self._condition:
-            self._is_stopping = True
-            self._condition.notify_all()
+        self._waiting.close()
 
     def work(self) -> None:
-        while batch := self._take():
+        while batch := self._waiting.take():
             self._commit(batch)
-
-    def _take(self) -> list[HeldJob]:
-        with self._condition:
-            self._is_idle = True
-            self._condition.notify_all()
-            while not self._waiting and not self._is_stopping:
-                self._condition.wait()
-            batch, self._waiting = self._waiting, []
-            self._is_idle = not batch
-            return batch
 
     def _commit(self, batch: list[HeldJob], *, is_retry: bool = False) -> None:
         """Commit the batch, however long it takes. `is_retry`: it may be committed already, by a try without answer."""
@@ -99,7 +74,7 @@ class Writer(WorkerThread):
                     self._commit_singly(batch, error, is_retry)
                     return
                 self._outage.seen(error)
-            if self._pause(retry_seconds):
+            if self._waiting.pause(retry_seconds):
                 return
             retry_seconds, is_retry = min(2 * retry_seconds, LAST_RETRY_SECONDS), True
         for held in batch:
@@ -114,8 +89,8 @@ class Writer(WorkerThread):
         [held] = batch
         log.error("an end could not be written", exc_info=error, extra={"job_id": str(held.job_id)})
         if _end_of(held).error_code == NOT_STORED:  # so it is not the output, and somebody has to repair it
-            self._pause(LAST_RETRY_SECONDS)
-            self.put(held)
+            if not self._waiting.pause(LAST_RETRY_SECONDS):
+                self.put(held)
             return
         held.end = _refused(_end_of(held))
         self._commit(batch)
@@ -127,10 +102,6 @@ class Writer(WorkerThread):
                 written |= jobs.finished(session, ends)
             session.commit()
         return written
-
-    def _pause(self, seconds: float) -> bool:
-        with self._condition:
-            return self._condition.wait_for(lambda: self._is_stopping, seconds)
 
 
 def _end_of(held: HeldJob) -> End:

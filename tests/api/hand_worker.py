@@ -9,34 +9,16 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from db import jobs, stream, workers
-from db.ids import new_id, parse_id
+from db.ids import parse_id
 from db.jobs import Claimed, End
 from db.models import Status, Worker
 from db.stream import Append, Token
+from tests.db.rows import make_worker
 
 
 def make_card(tokenizer_path: str, **changes: object) -> Worker:
     """A worker's row for a model "tiny": 64 tokens long, 8 blocks of 16."""
-    card = {
-        "id": new_id(),
-        "name": "engine@test",
-        "host": "test",
-        "pid": 1,
-        "pid_started": 1,
-        "status": "ready",
-        "model": "tiny",
-        "tokenizer_path": tokenizer_path,
-        "chat_template": None,
-        "max_model_len": 64,
-        "max_num_seqs": 4,
-        "block_size": 16,
-        "num_blocks": 8,
-        "vocab_size": 512,
-        "bos_token": None,
-        "eos_token": None,
-        "dtype": "float32",
-    }
-    return Worker(**(card | changes))
+    return make_worker(**{"model": "tiny", "tokenizer_path": tokenizer_path, "num_blocks": 8} | changes)
 
 
 @dataclass

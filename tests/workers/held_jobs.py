@@ -3,14 +3,15 @@
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from db.ids import new_id
 from db.jobs import Claimed
-from db.models import Job, JobInput, Worker
+from db.models import Job, JobInput
 from db.sampling import Sampling
 from db.stream import Token
+from tests.db.rows import add_worker
 from workers.held import HeldJob
 
 WORKER_ID = UUID(int=7)
@@ -46,24 +47,8 @@ def make_held(*, texts: tuple[str, ...] = (), deadline: float | None = None, **c
 
 def insert_worker(engine: Engine, worker_id: UUID = WORKER_ID, **changes: Any) -> None:
     """The row of a worker that is ready."""
-    values: dict[str, Any] = {
-        "id": worker_id,
-        "name": "engine@here",
-        "host": "here",
-        "pid": 1,
-        "pid_started": 1,
-        "status": "ready",
-        "model": "m",
-        "tokenizer_path": "/nowhere/tokenizer.json",
-        "max_model_len": 64,
-        "max_num_seqs": 4,
-        "block_size": 16,
-        "num_blocks": 64,
-        "vocab_size": 512,
-        "dtype": "float32",
-    }
-    with engine.begin() as connection:
-        connection.execute(insert(Worker).values(**(values | changes)))
+    with Session(engine) as session, session.begin():
+        add_worker(session, id=worker_id, **changes)
 
 
 def insert_running(engine: Engine, held: HeldJob, **changes: Any) -> None:

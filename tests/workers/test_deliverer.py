@@ -1,16 +1,12 @@
 """From the outbox to the endpoint and back, with a real Postgres and real sockets."""
 
 import json
-import socket
-import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 import pytest
 import redis
-from sqlalchemy import Engine, func, select, text, update
+from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 from standardwebhooks import Webhook
 
@@ -18,47 +14,14 @@ from db.ids import public_id
 from db.keys import default_secret
 from db.models import WebhookAttempt, WebhookDelivery
 from tests.receiver import Delivery, Say, receiver
+from tests.workers.delivery_world import attempts_of, make_deliverer, make_due, run_due
 from tests.workers.world import TENANT, World
-from workers.deliverer import LANE_LIMIT, Deliverer
 from workers.webhooks import Reply
 
 
 @pytest.fixture
 def world(engine: Engine, redis_client: redis.Redis) -> World:
     return World(engine, redis_client)
-
-
-@pytest.fixture
-def deliverer(engine: Engine) -> Iterator[Deliverer]:
-    deliverer = make_deliverer(engine)
-    yield deliverer
-    deliverer.close()
-
-
-def make_deliverer(engine: Engine, **options: Any) -> Deliverer:
-    return Deliverer(engine, **{"timeout_seconds": 20.0, "allow_private": True} | options)
-
-
-def run_due(engine: Engine, **options: Any) -> int:
-    """Send what is due, to the end; returns how many the first call started."""
-    deliverer = make_deliverer(engine, **options)
-    num_started = deliverer.start_due()
-    deliverer.close()
-    return num_started
-
-
-def attempts_of(world: World, job_id: UUID) -> list[WebhookAttempt]:
-    with Session(world.engine) as session:
-        statement = select(WebhookAttempt).where(WebhookAttempt.delivery_id == world.delivery(job_id).id)
-        return list(session.scalars(statement.order_by(WebhookAttempt.number)))
-
-
-def make_due(world: World) -> None:
-    """Let the wait for the next attempt be over."""
-    with Session(world.engine) as session, session.begin():
-        session.execute(
-            update(WebhookDelivery).where(WebhookDelivery.due_at.is_not(None)).values(due_at=func.clock_timestamp())
-        )
 
 
 def test_event_of_an_ended_job_arrives_signed_with_the_tenants_secret(world: World) -> None:
@@ -159,58 +122,6 @@ def test_event_is_given_up_after_ten_attempts(world: World) -> None:
     assert (delivery.status, delivery.num_attempts, delivery.due_at) == ("failed", 10, None)
 
 
-def test_endpoint_that_hangs_delays_no_other_and_holds_no_more_than_its_lane(world: World) -> None:
-    released, hanging = threading.Event(), threading.Semaphore(0)
-
-    def hang(delivery: Delivery) -> Say:
-        hanging.release()
-        released.wait(60)
-        return Say()
-
-    with receiver(hang) as dead, receiver() as healthy:
-        world.finished_jobs(*[f"{dead.url}/{n}" for n in range(10)])
-        deliverer = make_deliverer(world.engine, num_threads=8, lane_limit=2)
-        try:
-            assert deliverer.start_due() == 2
-            assert all(hanging.acquire(timeout=20) for _ in range(2))
-            world.finished_jobs(*[f"{healthy.url}/{n}" for n in range(10)])
-            deliverer.start_due()
-            assert {healthy.next().path for _ in range(10)} == {f"/{n}" for n in range(10)}
-            assert dead.got.qsize() == 2
-        finally:
-            released.set()
-            deliverer.close()
-
-
-def test_tenant_with_many_hosts_that_hang_leaves_the_others_their_threads(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    released = threading.Event()
-
-    def hang(delivery: Delivery) -> Say:
-        released.wait(60)
-        return Say()
-
-    def getaddrinfo(host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    with receiver(hang) as dead, receiver() as healthy:
-        world.finished_jobs(*[f"http://{n}.test:{dead.port}/" for n in range(10)])
-        [job_id] = world.finished_jobs(healthy.url)
-        with Session(world.engine) as session, session.begin():
-            session.execute(update(WebhookDelivery).where(WebhookDelivery.job_id == job_id).values(tenant="another"))
-        deliverer = make_deliverer(world.engine, num_threads=6, lane_limit=2, tenant_limit=4)
-        try:
-            assert deliverer.start_due() == 5
-            healthy.next()
-            assert len([dead.next() for _ in range(4)]) == 4
-            assert dead.got.empty()
-        finally:
-            released.set()
-            deliverer.close()
-
-
 @pytest.mark.parametrize("error", [RuntimeError("of ours"), UnicodeError("odd"), OverflowError("long"), MemoryError()])
 def test_attempt_that_breaks_off_is_a_failed_one_on_the_schedule_and_logged_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
@@ -257,29 +168,6 @@ def test_url_that_leads_nowhere_ends_with_its_reason(world: World) -> None:
     [attempt] = attempts_of(world, job_id)
     assert world.delivery(job_id).status == "failed"
     assert attempt.error == "not a URL: a..b can be no host"
-
-
-def test_backlog_longer_than_the_threads_goes_out_without_another_call(world: World, deliverer: Deliverer) -> None:
-    with receiver() as endpoint:
-        world.finished_jobs(*[f"{endpoint.url}/{n}" for n in range(20)])
-        assert deliverer.start_due() == LANE_LIMIT
-        assert {endpoint.next().path for _ in range(20)} == {f"/{n}" for n in range(20)}
-
-
-def test_two_senders_never_have_the_same_delivery(world: World) -> None:
-    with receiver() as endpoint:
-        world.finished_jobs(*[f"{endpoint.url}/{n}" for n in range(12)])
-        senders = [make_deliverer(world.engine) for _ in range(3)]
-        threads = [threading.Thread(target=sender.start_due) for sender in senders]
-        for thread in threads:
-            thread.start()
-        paths = {endpoint.next().path for _ in range(12)}
-        for thread in threads:
-            thread.join()
-        for sender in senders:
-            sender.close()
-        assert len(paths) == 12
-        assert endpoint.got.empty()
 
 
 def test_attempt_that_was_made_is_noted_when_postgres_comes_back(world: World) -> None:

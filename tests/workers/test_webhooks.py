@@ -1,15 +1,12 @@
-"""One attempt at a time: what is signed, where it may go, and what each answer is called."""
+"""One attempt at a time: what is signed and sent, and what each answer is called."""
 
-import base64
 import json
 import socket
 import ssl
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +15,13 @@ import pytest
 from openai import OpenAI
 from standardwebhooks import Webhook
 
-from db.addresses import is_public
 from tests.receiver import Delivery, Receiver, Say, receiver
+from tests.resolver import resolve_all_to
+from tests.workers.webhook_attempt import BODY, SECRET, send
 from workers import webhooks
-from workers.webhooks import MAX_EXCERPT_CHARS, Reply, post, retry_after, storable
+from workers.webhooks import MAX_EXCERPT_CHARS, retry_after, storable
 
-SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
-BODY = json.dumps({"type": "job.succeeded", "data": {"id": "job_1", "text": "naïve ✓"}}, ensure_ascii=False).encode()
 CERTIFICATE = Path(__file__).with_name("hooks_test.pem")  # self-signed, for hooks.test
-
-Resolver = Callable[..., list[tuple[Any, ...]]]
-
-
-def send(url: str, *, timeout_seconds: float = 20, allow_private: bool = True) -> Reply:
-    return post(
-        url, BODY, event_id="evt_1", secret=SECRET, timeout_seconds=timeout_seconds, allow_private=allow_private
-    )
-
-
-def resolver_of(*addresses: str) -> tuple[Resolver, list[str]]:
-    """A resolver that knows these addresses for every name, and the names it was asked for."""
-    asked: list[str] = []
-
-    def getaddrinfo(host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
-        asked.append(host)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
-
-    return getaddrinfo, asked
 
 
 def test_receiver_verifies_the_signature_with_the_standard_webhooks_library() -> None:
@@ -94,89 +71,16 @@ def test_redirect_is_not_followed_and_its_reason_says_what_to_do() -> None:
     assert not reply.is_refused
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1:9/",
-        "http://localhost:9/",
-        "http://127.1:9/",
-        "http://0x7f000001:9/",
-        "http://2130706433:9/",
-        "http://0177.0.0.1:9/",
-        "http://0.0.0.0:9/",
-        "http://[::1]:9/",
-        "http://[::ffff:127.0.0.1]:9/",
-        "http://[64:ff9b::7f00:1]:9/",
-        "http://[2002:7f00:1::]:9/",
-        "http://[fe80::1]:9/",
-        "http://①②⑦.0.0.1:9/",
-        "http://10.0.0.1/",
-        "http://169.254.169.254/latest/meta-data/",
-        "http://user:secret@192.168.0.1/",
-    ],
-)
-def test_private_address_in_any_spelling_is_refused(url: str) -> None:
-    reply = send(url, allow_private=False)
-    assert reply.is_refused
-    assert reply.error is not None and ("not public" in reply.error or "not a URL" in reply.error)
-
-
-def test_refusal_names_the_way_out_but_not_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    getaddrinfo, _ = resolver_of("10.1.2.3")
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    reply = send("http://intern.test/", allow_private=False)
-    assert reply.error is not None
-    assert "intern.test" in reply.error and "HEADRACE_WEBHOOK_ALLOW_PRIVATE=1" in reply.error
-    assert "10.1.2.3" not in reply.error
-
-
-@pytest.mark.parametrize(
-    "address", ["224.0.0.1", "240.0.0.1", "100.64.0.1", "192.0.0.8", "fec0::1", "ff02::1", "5f00::1"]
-)
-def test_address_that_is_special_without_being_private_is_not_public(address: str) -> None:
-    assert not is_public(ip_address(address))
-
-
-@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"])
-def test_public_address_is_public(address: str) -> None:
-    assert is_public(ip_address(address))
-
-
-def test_name_that_mixes_public_and_private_addresses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    getaddrinfo, _ = resolver_of("1.1.1.1", "127.0.0.1")
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    assert send("http://mixed.test/", allow_private=False).is_refused
-
-
-def test_checked_address_is_the_connected_one_because_a_name_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    getaddrinfo, asked = resolver_of("127.0.0.1")
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    with receiver() as endpoint:
-        reply = send(f"http://rebinding.test:{endpoint.port}/")
-        delivery = endpoint.next()
-    assert reply.error is None
-    assert asked == ["rebinding.test"]
-    assert delivery.headers["host"] == f"rebinding.test:{endpoint.port}"
-
-
 def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with receiver() as endpoint:
         assert send(endpoint.url).error is None
 
 
-def test_address_that_takes_no_connection_leaves_the_next_its_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    getaddrinfo, _ = resolver_of("127.0.0.2", "127.0.0.1")  # the endpoint listens on 127.0.0.1 alone
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    with receiver() as endpoint:
-        assert send(f"http://two.test:{endpoint.port}/").error is None
-
-
 @pytest.fixture
-def tls_receiver(monkeypatch: pytest.MonkeyPatch) -> Any:
+def tls_receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     """An https endpoint for hooks.test, trusted; every name resolves to it."""
-    getaddrinfo, _ = resolver_of("127.0.0.1")
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    resolve_all_to(monkeypatch, "127.0.0.1")
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
     webhooks._ssl_context.cache_clear()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -254,66 +158,8 @@ def test_refused_connection_is_a_failed_attempt_with_its_reason() -> None:
     assert reply.error is not None and reply.error.startswith("ConnectError")
 
 
-def test_unknown_name_is_a_failed_attempt_that_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def getaddrinfo(host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    reply = send("http://nowhere.test/")
-    assert reply.error is not None and "cannot resolve nowhere.test" in reply.error
-    assert not reply.is_refused
-
-
-def test_name_that_idna_of_2008_forbids_is_posted_to_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    getaddrinfo, asked = resolver_of("127.0.0.1")
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    with receiver() as endpoint:
-        reply = send(f"http://xn--ls8h.la:{endpoint.port}/")
-        assert endpoint.next().headers["host"] == f"xn--ls8h.la:{endpoint.port}"
-    assert (reply.error, asked) == (None, ["xn--ls8h.la"])
-
-
-def test_resolver_that_hangs_is_held_to_the_same_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    released = threading.Event()
-
-    def getaddrinfo(host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
-        released.wait(20)
-        return []
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    reply = send("http://slow-name.test/", timeout_seconds=0.2)
-    assert not released.is_set()
-    released.set()
-    assert reply.error is not None and "cannot resolve slow-name.test: no answer within 0.2 s" in reply.error
-    assert not reply.is_refused
-
-
-def test_slow_resolver_leaves_only_the_rest_of_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = time.monotonic
-    skipped = 0.0
-
-    def getaddrinfo(host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
-        nonlocal skipped
-        skipped = 30.0  # seconds that the resolver took
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(webhooks.time, "monotonic", lambda: clock() + skipped)
-    with receiver() as endpoint:
-        reply = send(f"http://slow-name.test:{endpoint.port}/", timeout_seconds=20)
-        assert endpoint.got.empty()
-    assert reply.error == "no answer within 20 s"
-
-
 def test_reason_is_text_that_postgres_can_hold() -> None:
     assert storable("a\x00b\ud800c") == "a\N{REPLACEMENT CHARACTER}b?c"
-
-
-@pytest.mark.parametrize(
-    "url", ["ftp://example.com/", "file:///etc/passwd", "https:///path", "example.com", "http://[::1"]
-)
-def test_url_that_is_no_web_address_is_refused(url: str) -> None:
-    assert send(url).is_refused
 
 
 @pytest.mark.parametrize(

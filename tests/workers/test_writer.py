@@ -1,12 +1,13 @@
 """The writer against a real PostgreSQL: what is durable, what is fenced off, and what the server refuses."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from db import jobs
@@ -124,6 +125,27 @@ def set_read_only(engine: Engine, is_on: bool) -> None:
         connection.execute(text("SET default_transaction_read_only = off"))
         name = connection.scalar(text("SELECT current_database()"))
         connection.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {value}'))
+
+
+def test_an_end_that_postgres_refuses_in_every_form_is_given_up_at_the_stop(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, refused = make_held(texts=("x",)), threading.Semaphore(0)
+    insert_running(world.engine, held)
+
+    def refuse(session: Session, ends: list[End]) -> set[UUID]:
+        refused.release()
+        raise IntegrityError("UPDATE jobs", {}, Exception("a trigger that somebody has to repair"))
+
+    monkeypatch.setattr(jobs, "finish", refuse)
+    held.end = held.ended_as(Status.SUCCEEDED)
+    world.writer.put(held)
+    world.writer.start()
+    assert all(refused.acquire(timeout=60) for _ in range(2))  # with its output, and as failed
+    world.writer.stop()
+    world.writer.join(60)
+    assert not world.writer.is_alive()
+    assert (world.written, row_of(world.engine, held).status) == ([], "running")
 
 
 def test_a_lost_answer_is_remembered_when_a_neighbour_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

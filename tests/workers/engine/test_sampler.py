@@ -1,88 +1,12 @@
 """One sample per row, a function of that row alone."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 import torch
-from transformers import (
-    LogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    NoBadWordsLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-)
 
 from tests.workers.engine.fakes import make_sequence
-from workers.engine.outputs import Sample
+from tests.workers.engine.rows import EOS, VOCAB_SIZE, OnlyThese, draw_rows, make_row, sample_rows, token_of
 from workers.engine.sampler import prompt_logprobs, sample
 from workers.engine.sequence import Sequence
-
-VOCAB_SIZE = 3001
-EOS = frozenset({2, 77})
-
-
-@dataclass
-class OnlyThese:
-    """A grammar of one place: the token ids that may come, or an exception."""
-
-    token_ids: set[int]
-    error: Exception | None = None
-    is_finished: bool = False
-
-    def mask(self) -> bytes:
-        if self.error is not None:
-            raise self.error
-        bits = sum(1 << token_id for token_id in self.token_ids)
-        return bits.to_bytes(max(self.token_ids) // 8 + 1, "little")
-
-    def accept(self, token_id: int) -> None:
-        raise AssertionError("the sampler only asks")
-
-    def fork(self) -> "OnlyThese":
-        return self
-
-
-def make_row(index: int) -> tuple[torch.Tensor, Sequence]:
-    """A row of one of many kinds, with its own logits, tokens and seed."""
-    kinds: tuple[dict[str, Any], ...] = (
-        {},
-        {"temperature": 1.0},
-        {"temperature": 0.7, "top_p": 0.8},
-        {"temperature": 1.5, "top_k": 40},
-        {"temperature": 1.0, "min_p": 0.05, "logprobs": 5},
-        {"repetition_penalty": 1.2, "logprobs": 0},
-        {"temperature": 2.0, "top_p": 0.999999, "frequency_penalty": 0.3},
-        {"temperature": 1.0, "top_k": 2000, "top_p": 0.95, "min_p": 0.001, "presence_penalty": 1.0},
-        {"temperature": 1.0, "logit_bias": {5: 9.0, 6: 9.5, VOCAB_SIZE + 5: 100.0}},
-        {"min_tokens": 9, "stop_token_ids": frozenset({4}), "logprobs": 2},
-        {"temperature": 1.0, "bad_words": ((7,), (2000, 8), (3, 2000, 9))},
-        {"num_beams": 3, "logit_bias": {1: 2.0}, "repetition_penalty": 1.3},
-        {"temperature": 1.0, "grammar": OnlyThese({3, 900, 2999})},
-        {"temperature": 0.8, "top_p": 0.9, "grammar": OnlyThese(set(range(50, 90))), "min_tokens": 30, "logprobs": 1},
-    )
-    kind = dict(kinds[index % len(kinds)])
-    grammar = kind.pop("grammar", None)
-    logits = 4 * torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(index))
-    sequence = make_sequence(f"s{index}", 7, output_ids=[index, 3, 3, 2000], seed=index - 4, **kind)
-    sequence.grammar = grammar
-    return logits, sequence
-
-
-def sample_rows(indices: list[int]) -> list[Sample]:
-    rows = [make_row(index) for index in indices]
-    return draw_rows(torch.stack([logits for logits, _ in rows]), [sequence for _, sequence in rows])
-
-
-def draw_rows(logits: torch.Tensor, sequences: list[Sequence]) -> list[Sample]:
-    return sample(logits, sequences, [sequence.num_output_tokens for sequence in sequences], EOS)
-
-
-def token_of(logits: torch.Tensor, sequence: Sequence) -> int:
-    [drawn] = draw_rows(logits.reshape(1, -1), [sequence])
-    assert drawn.error is None
-    return drawn.token_id
 
 
 @pytest.mark.parametrize("num_rows", [2, 3, 17, 42])
@@ -135,87 +59,6 @@ def test_a_tiny_temperature_is_greedy_without_overflow() -> None:
     assert token_of(1000 * logits, make_sequence("a", temperature=1e-30, top_p=0.9)) == int(logits.argmax())
 
 
-def test_penalties_count_prompt_and_output_as_defined() -> None:
-    logits = torch.tensor([4.0, 3.9, 3.8, -1.0])
-
-    def chosen(**penalties: float) -> int:
-        return token_of(logits, make_sequence("a", [0, 3], output_ids=[1, 1], **penalties))
-
-    assert chosen() == 0
-    assert chosen(repetition_penalty=1.1) == 2  # 0 is in the prompt, 1 in the output
-    assert chosen(presence_penalty=2.0) == 0  # the prompt does not count
-    assert chosen(frequency_penalty=-0.06) == 1  # twice -0.06 lifts 3.9 above 4
-    assert chosen(presence_penalty=-0.06) == 0  # once does not
-
-
-def test_a_bias_is_added_before_penalties_and_one_outside_the_vocabulary_changes_nothing() -> None:
-    logits = torch.tensor([1.0, 0.0, -2.0])
-    assert token_of(logits, make_sequence("a", [0], logit_bias={1: 1.5})) == 1
-    assert token_of(logits, make_sequence("a", [0], logit_bias={0: -100.0, 2: 2.5})) == 2
-    assert token_of(logits, make_sequence("a", [0], logit_bias={3: 100.0, 2**31 - 1: 100.0})) == 0
-    # 1 + 3 halved is 2, and less than 2.5; halved before, it would be 3.5.
-    assert token_of(logits, make_sequence("a", [0], logit_bias={0: 3.0, 1: 2.5}, repetition_penalty=2.0)) == 1
-
-
-@pytest.mark.parametrize(("num_output", "expected"), [(0, 1), (2, 1), (3, 77)])
-def test_no_stop_token_comes_before_min_tokens(num_output: int, expected: int) -> None:
-    logits = torch.zeros(80)
-    logits[[1, 2, 4, 77]] = torch.tensor([5.0, 6.0, 7.0, 8.0])
-    options: dict[str, Any] = {"min_tokens": 3, "stop_token_ids": frozenset({4}), "ignore_eos": False}
-    for others in ({}, {"logit_bias": {70: 1.0}}):
-        assert token_of(logits, make_sequence("a", [0], output_ids=[9] * num_output, **options, **others)) == expected
-
-
-def test_min_tokens_leaves_an_end_of_sequence_token_that_ends_nothing() -> None:
-    logits = torch.zeros(80)
-    logits[77] = 8.0
-    assert token_of(logits, make_sequence("a", [0], min_tokens=3, ignore_eos=True)) == 77
-
-
-@pytest.mark.parametrize(
-    ("prompt", "output", "expected"),
-    [
-        ([5], [], 0),  # only 3 is forbidden: no run is under way
-        ([5], [8], 1),  # 0 would complete 8, 0
-        ([8], [], 1),  # also where it began in the prompt
-        ([5], [8, 5], 0),
-        ([5, 6], [7], 2),  # 1 would complete 6, 7, 1, and 0 7, 0
-    ],
-)
-def test_a_bad_word_is_never_completed(prompt: list[int], output: list[int], expected: int) -> None:
-    logits = torch.tensor([3.0, 2.0, 1.0, 9.0, 0.0, 0.0, 0.0, 0.0, 0.0])
-    words = ((3,), (8, 0), (6, 7, 1), (7, 0), (1, 2, 3, 4, 5, 6, 7, 8, 0))
-    assert token_of(logits, make_sequence("a", prompt, output_ids=output, bad_words=words)) == expected
-
-
-REFERENCES: list[tuple[dict[str, Any], Callable[[], LogitsProcessor]]] = [
-    ({"logit_bias": {3: 4.0, 900: -2.5}}, lambda: SequenceBiasLogitsProcessor([[[3], 4.0], [[900], -2.5]])),
-    ({"repetition_penalty": 1.7}, lambda: RepetitionPenaltyLogitsProcessor(1.7)),
-    (
-        {"bad_words": ((7,), (3, 3, 12), (3, 2000, 99))},
-        lambda: NoBadWordsLogitsProcessor([[7], [3, 3, 12], [3, 2000, 99]], eos_token_id=[2]),
-    ),
-    ({"min_tokens": 9, "ignore_eos": False}, lambda: MinNewTokensLengthLogitsProcessor(7, 9, sorted(EOS))),
-]
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("fields", "processor"), REFERENCES)
-def test_what_transformers_has_too_gives_the_same_candidates(
-    fields: dict[str, Any], processor: Callable[[], LogitsProcessor], seed: int
-) -> None:
-    logits = 4 * torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(seed))
-    logits[[2, 7, 12, 77, 99, 900]] += 9.0
-    sequence = make_sequence("a", 7, output_ids=[3, 2000, 3, 3], num_beams=20, **fields)
-    scores = processor()(torch.tensor([sequence.token_ids]), logits.log_softmax(-1).unsqueeze(0))[0]
-    expected = scores.topk(60)
-    [drawn] = draw_rows(logits.unsqueeze(0), [sequence])
-    num = len(drawn.candidates)
-    assert num >= 40
-    assert [token_id for token_id, _ in drawn.candidates] == expected.indices[:num].tolist()
-    assert [score for _, score in drawn.candidates] == expected.values[:num].tolist()
-
-
 @pytest.mark.parametrize(
     ("stops", "ignore_eos", "num"), [((), True, 6), ((), False, 9), ((4, 5), False, 15), ((4, 5), True, 9)]
 )
@@ -240,22 +83,6 @@ def test_a_beam_is_given_no_candidate_that_is_excluded() -> None:
 def test_equally_likely_candidates_come_by_their_id() -> None:
     [drawn] = draw_rows(torch.zeros(1, 500), [make_sequence("a", num_beams=2)])
     assert [token_id for token_id, _ in drawn.candidates] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0, 5.0])
-def test_only_what_the_grammar_allows_is_drawn(temperature: float) -> None:
-    logits, _ = make_row(3)
-    allowed = {0, 7, 8, 63, 64, 2048}
-    for seed in range(40):
-        sequence = make_sequence("a", temperature=temperature, seed=seed)
-        sequence.grammar = OnlyThese(allowed)
-        assert token_of(logits, sequence) in allowed
-
-
-def test_a_grammar_of_a_larger_vocabulary_than_the_models_is_cut_off() -> None:
-    sequence = make_sequence("a", [0])
-    sequence.grammar = OnlyThese({3, 5000})
-    assert token_of(torch.zeros(64), sequence) == 3
 
 
 def failing_rows() -> list[tuple[Sequence, str, str]]:
