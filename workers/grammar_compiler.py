@@ -2,9 +2,11 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from queue import SimpleQueue
+from typing import TypeVar
 
 from workers.text.grammar import Grammar, GrammarError, GrammarSpec, GrammarVocabulary, compile_grammar
 from workers.text.tokenizer import Tokenizer
@@ -13,6 +15,8 @@ NUM_THREADS = 2
 COMPILE_SECONDS = 30.0
 STACK_BYTES = 16 << 20  # the compiler recurses; what the API accepted has fitted into a quarter of this
 MAX_KEPT = 256
+
+Made = TypeVar("Made")
 
 
 class GrammarCompiler:
@@ -26,11 +30,16 @@ class GrammarCompiler:
         eos_token_ids: Iterable[int],
         timeout_seconds: float = COMPILE_SECONDS,
     ) -> None:
-        """Takes seconds for a large vocabulary, during which no other Python thread runs: call it before any job runs.
+        """Takes no time: the vocabulary is read with the first grammar, by the thread that compiles it.
 
+        That takes seconds where there are many tokens, in most of which llguidance lets no other Python thread run.
         For a tokenizer that llguidance does not know every grammar fails, with that reason.
         """
-        self._vocabulary = _vocabulary(tokenizer, vocab_size, eos_token_ids)
+        self._read_vocabulary = partial(
+            GrammarVocabulary, tokenizer, vocab_size=vocab_size, eos_token_ids=frozenset(eos_token_ids)
+        )
+        self._reading = threading.Lock()
+        self._vocabulary: GrammarVocabulary | GrammarError | None = None  # under that lock, once
         self._timeout_seconds = timeout_seconds
         self._queue: SimpleQueue[tuple[GrammarSpec, Future[Grammar]]] = SimpleQueue()
         self._lock = threading.Lock()
@@ -62,23 +71,21 @@ class GrammarCompiler:
         """Compile one after the other, until one takes too long: then another thread has taken this one's place."""
         while True:
             spec, future = self._queue.get()
+            vocabulary = self._shared_vocabulary()  # a grammar's time does not count before it is there
             timer = threading.Timer(self._timeout_seconds, self._give_up, [future])
             timer.daemon = True
             timer.start()
-            is_in_time = _settle(future, self._compile(spec))
+            is_in_time = _settle(future, _compile(vocabulary, spec))
             timer.cancel()
             if not is_in_time:
                 return
 
-    def _compile(self, spec: GrammarSpec) -> Grammar | GrammarError:
-        if isinstance(self._vocabulary, GrammarError):
-            return self._vocabulary
-        try:
-            return compile_grammar(self._vocabulary, spec)
-        except GrammarError as error:
-            return error
-        except Exception as error:  # whatever it is, the thread goes on with the next
-            return GrammarError(f"{type(error).__name__}: {error}")
+    def _shared_vocabulary(self) -> GrammarVocabulary | GrammarError:
+        """The one that every grammar is compiled for. Whoever is first reads it, and the others wait for that."""
+        with self._reading:
+            if self._vocabulary is None:
+                self._vocabulary = _errors_caught(self._read_vocabulary)
+        return self._vocabulary
 
     def _give_up(self, future: Future[Grammar]) -> None:
         message = f"it was not compiled within {self._timeout_seconds:g} seconds"
@@ -86,13 +93,20 @@ class GrammarCompiler:
             self._start_thread()
 
 
-def _vocabulary(
-    tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterable[int]
-) -> GrammarVocabulary | GrammarError:
+def _compile(vocabulary: GrammarVocabulary | GrammarError, spec: GrammarSpec) -> Grammar | GrammarError:
+    if isinstance(vocabulary, GrammarError):
+        return vocabulary
+    return _errors_caught(partial(compile_grammar, vocabulary, spec))
+
+
+def _errors_caught(make: Callable[[], Made]) -> Made | GrammarError:
+    """What it makes, or why it could not: whatever that is, a panic in llguidance too, it fails jobs and no thread."""
     try:
-        return GrammarVocabulary(tokenizer, vocab_size=vocab_size, eos_token_ids=eos_token_ids)
+        return make()
     except GrammarError as error:
         return error
+    except BaseException as error:
+        return GrammarError(f"{type(error).__name__}: {error}")
 
 
 def _settle(future: Future[Grammar], result: Grammar | GrammarError) -> bool:

@@ -77,6 +77,7 @@ class EngineLoop(WorkerThread):
         self.model: LoadedModel | None = None  # this thread, once
         self._grammars: GrammarCompiler | None = None  # this thread, once
         self._generations: dict[str, Generation] = {}  # this thread, by sequence id
+        self._compiling: dict[str, HeldJob] = {}  # this thread, by sequence id: those that wait for their grammar
         self.waiting: tuple[HeldJob, ...] = ()  # this thread: in the engine, and not running
         self.starved: tuple[HeldJob, ...] = ()  # this thread: had to give way, and got no place again for long
         self.longest_step_seconds = 0.0  # this thread: of those that retired
@@ -130,11 +131,12 @@ class EngineLoop(WorkerThread):
             self._condition.notify_all()
 
     def _wait_for_work(self) -> bool:
-        """Return when there is a command or a step to see to; False to end the thread."""
+        """Return when there is a command, a step or a deadline to see to; False to end the thread."""
         assert self.model is not None
         with self._condition:
             if not self.model.engine.has_work:
-                self._condition.wait_for(lambda: self._commands or self._is_stopping)
+                seconds = DEADLINE_SECONDS if self._compiling else None
+                self._condition.wait_for(lambda: self._commands or self._is_stopping, seconds)
             return not self._is_stopping
 
     def _round(self, model: LoadedModel) -> None:
@@ -172,8 +174,10 @@ class EngineLoop(WorkerThread):
             return
         if spec is not None and command.grammar is None:
             assert self._grammars is not None
+            self._compiling[held.sequence_id] = held
             self._grammars.compile(spec).add_done_callback(lambda grammar: self._tell(Start(held, grammar)))
             return
+        self._compiling.pop(held.sequence_id, None)
         try:
             grammar = None if command.grammar is None else command.grammar.result()
             salt = b"" if model.is_shared else held.claimed.tenant.encode()
@@ -204,7 +208,7 @@ class EngineLoop(WorkerThread):
             model.engine.abort(held.sequence_id)
         if command.status is None:
             held.is_dropped = True
-            self._generations.pop(held.sequence_id, None)
+            self._forget(held)
             return
         self._end(held, command.status, error_code=command.error_code, error_message=command.error_message)
 
@@ -214,8 +218,10 @@ class EngineLoop(WorkerThread):
             return
         self._next_look = now + DEADLINE_SECONDS
         self.starved = self._held(model.engine.starved_ids(STARVED_SECONDS))
-        for held in [generation.held for generation in self._generations.values() if generation.held.is_late]:
-            self._interrupt(model, expiry_of(held))
+        here = [*self._compiling.values(), *(generation.held for generation in self._generations.values())]
+        for held in here:
+            if held.is_late:
+                self._interrupt(model, expiry_of(held))
 
     def _step(self, model: LoadedModel) -> None:
         began = monotonic()
@@ -259,11 +265,16 @@ class EngineLoop(WorkerThread):
         error_code: str | None = None,
         error_message: str | None = None,
     ) -> None:
-        generation = self._generations.pop(held.sequence_id, None)
+        generation = self._forget(held)
         if generation is not None:
             generation.close()
         held.end = held.ended_as(status, error_code=error_code, error_message=error_message)
         self._writer.put(held)
+
+    def _forget(self, held: HeldJob) -> Generation | None:
+        """It is not this loop's any more: if its grammar is compiled later, nothing comes of it."""
+        self._compiling.pop(held.sequence_id, None)
+        return self._generations.pop(held.sequence_id, None)
 
 
 def _add(model: LoadedModel, generation: Generation) -> None:

@@ -126,6 +126,11 @@ async def test_the_process_ends_with_its_owner(checks, card) -> None:
     assert process.poll() == 0
 
 
+async def test_an_output_that_may_or_must_be_empty_is_taken(checks, card) -> None:
+    for kind, text in [("regex", ""), ("regex", "a*"), ("choice", '["", "a"]'), ("choice", '[""]')]:
+        assert await checks.reason(card, StructuredOutput(kind=kind, text=text)) is None
+
+
 async def test_a_tokenizer_that_cannot_be_read_is_not_taken_for_a_wrong_grammar(checks, tmp_path) -> None:
     with pytest.raises(grammars.CheckFailed):
         await checks.reason(make_card(str(tmp_path / "nowhere.json")), GOOD)

@@ -11,7 +11,7 @@ from tests.checkpoints import EOS_TOKEN_ID, tokenizer_json
 from tests.workers.worker_process import wait_until
 from workers import grammar_compiler
 from workers.grammar_compiler import NUM_THREADS, GrammarCompiler
-from workers.text.grammar import Grammar, GrammarError, GrammarSpec
+from workers.text.grammar import Grammar, GrammarError, GrammarSpec, GrammarVocabulary
 from workers.text.tokenizer import Tokenizer
 
 PATIENCE_SECONDS = 60
@@ -54,6 +54,77 @@ def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gated]:
     gated.gate.set()
 
 
+class Reading:
+    """Reads a vocabulary while its gate is open, and counts."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.has_begun = threading.Event()
+        self.num_begun = 0
+
+    def __call__(self, tokenizer: Tokenizer, **options: Any) -> GrammarVocabulary:
+        self.num_begun += 1
+        self.has_begun.set()
+        assert self.gate.wait(PATIENCE_SECONDS)
+        return GrammarVocabulary(tokenizer, **options)
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
+    reading = Reading()
+    monkeypatch.setattr(grammar_compiler, "GrammarVocabulary", reading)
+    yield reading
+    reading.gate.set()
+
+
+def test_the_vocabulary_is_read_with_the_first_grammar_once_for_those_that_come_together(
+    tokenizer: Tokenizer, reading: Reading
+) -> None:
+    compiler = make_compiler(tokenizer)
+    assert compiler._vocabulary is None and not reading.has_begun.is_set()
+    futures = [compiler.compile(regex(text)) for text in "ab"]
+    assert reading.has_begun.wait(PATIENCE_SECONDS)
+    wait_until(compiler._queue.empty, "the other thread to take the other grammar")
+    assert not any(future.done() for future in futures)
+    reading.gate.set()
+    assert all(future.result(PATIENCE_SECONDS).mask() for future in futures)
+    assert compiler.compile(regex("c")).result(PATIENCE_SECONDS).mask()
+    assert reading.num_begun == 1
+
+
+def test_the_time_of_a_grammar_begins_when_the_vocabulary_is_there(tokenizer: Tokenizer, reading: Reading) -> None:
+    compiler = make_compiler(tokenizer, timeout_seconds=PATIENCE_SECONDS)
+    before = set(threading.enumerate())
+    future = compiler.compile(regex("a"))
+    assert reading.has_begun.wait(PATIENCE_SECONDS)
+    assert not any(isinstance(thread, threading.Timer) for thread in set(threading.enumerate()) - before)
+    reading.gate.set()
+    assert future.result(PATIENCE_SECONDS).mask()
+
+
+class Panic(BaseException):
+    """As pyo3 raises it for a panic in Rust, which is no Exception."""
+
+
+@pytest.mark.parametrize("kind", [MemoryError, Panic])
+def test_whatever_reading_the_vocabulary_raises_fails_every_grammar_with_that_reason(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    num_read = 0
+
+    def fail(*_: object, **options: object) -> GrammarVocabulary:
+        nonlocal num_read
+        num_read += 1
+        raise kind("no room")
+
+    monkeypatch.setattr(grammar_compiler, "GrammarVocabulary", fail)
+    compiler = make_compiler(tokenizer)
+    for text in "abcd":
+        with pytest.raises(GrammarError, match=f"{kind.__name__}: no room"):
+            compiler.compile(regex(text)).result(PATIENCE_SECONDS)
+    assert num_read == 1
+
+
 def test_whoever_asks_does_not_wait_and_one_grammar_is_compiled_once(tokenizer: Tokenizer, gated: Gated) -> None:
     compiler = make_compiler(tokenizer)
     futures = [compiler.compile(regex("a+")) for _ in range(5)]
@@ -90,16 +161,17 @@ def test_grammars_that_take_for_ever_are_given_up_and_others_are_compiled_meanwh
     )
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, Panic])
 def test_whatever_a_compilation_raises_fails_it_and_no_other(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
     def fail(*_: object) -> Grammar:
-        raise RuntimeError("a bug")
+        raise kind("a bug")
 
     compiler = make_compiler(tokenizer)
     monkeypatch.setattr(grammar_compiler, "compile_grammar", fail)
     for text in "abcd":
-        with pytest.raises(GrammarError, match="RuntimeError: a bug"):
+        with pytest.raises(GrammarError, match=f"{kind.__name__}: a bug"):
             compiler.compile(regex(text)).result(PATIENCE_SECONDS)
     monkeypatch.setattr(grammar_compiler, "compile_grammar", compile_grammar)
     assert compiler.compile(regex("e")).result(PATIENCE_SECONDS).mask()

@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -28,9 +29,17 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def structured(regex: str, *, kind: Any = "regex", max_tokens: int = 100, seed: int = 0, **sampling: Any) -> HeldJob:
+def structured(
+    regex: str,
+    *,
+    kind: Any = "regex",
+    max_tokens: int = 100,
+    seed: int = 0,
+    deadline: float | None = None,
+    **sampling: Any,
+) -> HeldJob:
     chosen = Sampling(structured_output=StructuredOutput(kind=kind, text=regex), **sampling)
-    return make_held(max_tokens=max_tokens, seed=seed, sampling=chosen)
+    return make_held(max_tokens=max_tokens, seed=seed, sampling=chosen, deadline=deadline)
 
 
 def end_of(world: World, held: HeldJob) -> tuple[str, str | None, str | None]:
@@ -97,7 +106,7 @@ def test_a_grammar_that_fails_in_the_middle_fails_its_own_job_with_what_it_has(
             return super().mask()
 
         def fork(self) -> Grammar:
-            return Brittle(self._matcher.deep_copy())
+            return Brittle(self._matcher.copy())
 
     def compile_brittle(vocabulary: GrammarVocabulary, spec: GrammarSpec) -> Grammar:
         grammar = compile_grammar(vocabulary, spec)
@@ -149,6 +158,58 @@ def test_a_job_that_is_cancelled_while_its_grammar_is_compiled_is_never_computed
     world.start(after)
     assert end_of(world, after)[0] == "succeeded"
     assert cancelled.tokens == []
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.2])
+def test_a_job_whose_limit_passes_while_its_grammar_is_compiled_expires_then_and_is_never_computed(
+    world: World, gate: threading.Event, seconds: float
+) -> None:
+    late, after = structured("[A-F]{5}", deadline=monotonic() + seconds), structured("[A-F]{5}")
+    world.start(late)
+    assert end_of(world, late) == ("expired", "", "run_for_passed")
+    assert not world.loop._compiling
+    gate.set()
+    world.start(after)
+    assert end_of(world, after)[0] == "succeeded"
+    assert late.tokens == [] and world.ends.ended == [late, after]
+
+
+def test_jobs_without_a_grammar_run_before_the_vocabulary_is_read_and_while_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_reading, gate = threading.Event(), threading.Event()
+
+    def read_gated(*arguments: Any, **options: Any) -> GrammarVocabulary:
+        is_reading.set()
+        assert gate.wait(PATIENCE_SECONDS)
+        return GrammarVocabulary(*arguments, **options)
+
+    monkeypatch.setattr(grammar_compiler, "GrammarVocabulary", read_gated)
+    with running_loop(tmp_path) as world:
+        before, waiting, beside = make_held(), structured("[A-F]{5}", max_tokens=8), make_held()
+        world.start(before)
+        assert world.ends.wait(before) == ["succeeded"] and not is_reading.is_set()
+        world.start(waiting)
+        assert is_reading.wait(PATIENCE_SECONDS)
+        world.start(beside)
+        assert world.ends.wait(beside) == ["succeeded"] and not waiting.is_closed
+        gate.set()
+        assert end_of(world, waiting)[0] == "succeeded"
+
+
+def test_a_vocabulary_that_cannot_be_read_fails_the_jobs_with_a_grammar_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **options: object) -> GrammarVocabulary:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(grammar_compiler, "GrammarVocabulary", fail)
+    with running_loop(tmp_path) as world:
+        first, second, free = structured("[A-F]{5}"), structured("[A-F]{6}"), make_held()
+        world.start(first, second, free)
+        assert end_of(world, first) == end_of(world, second) == ("failed", "", "grammar_failed")
+        assert first.end is not None and "MemoryError: no room" in (first.end.error_message or "")
+        assert world.ends.wait(free) == ["succeeded"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

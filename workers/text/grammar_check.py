@@ -42,7 +42,10 @@ def main() -> None:
 
 @lru_cache(MAX_VOCABULARIES)
 def _vocabulary(tokenizer_path: str, vocab_size: int) -> GrammarVocabulary:
-    return GrammarVocabulary(Tokenizer.load(tokenizer_path), vocab_size=vocab_size, eos_token_ids=())
+    tokenizer = Tokenizer.load(tokenizer_path)
+    # The API does not know the model's end-of-sequence tokens: an id behind the last stands for them.
+    end = max(vocab_size, tokenizer.vocab_size)
+    return GrammarVocabulary(tokenizer, vocab_size=end + 1, eos_token_ids={end})
 
 
 def _check_and_exit(vocabulary: GrammarVocabulary, spec: GrammarSpec) -> None:

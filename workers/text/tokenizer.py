@@ -54,10 +54,6 @@ class Tokenizer:
         """The text of `token_ids`. Ids the tokenizer does not know have no text."""
         return str(self._inner.decode(token_ids, skip_special_tokens=skip_special_tokens))
 
-    def to_json(self) -> str:
-        """The tokenizer as a `tokenizer.json` has it, for a library with a reader of its own."""
-        return str(self._inner.to_str())
-
     def token(self, token_id: int) -> str | None:
         """The vocabulary entry of `token_id` as it is spelled there, or None when there is none."""
         return self._inner.id_to_token(token_id)

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from llguidance import LLTokenizer
 
 from tests.checkpoints import EOS_TOKEN_ID, tokenizer_json
+from tests.workers.text import small_tokenizers
+from workers.text import grammar as grammar_module
 from workers.text.grammar import Grammar, GrammarError, GrammarSpec, GrammarVocabulary, compile_grammar
 from workers.text.tokenizer import Tokenizer
 
@@ -184,6 +187,7 @@ def test_a_token_that_may_not_come_is_an_error_and_leaves_the_others_as_they_wer
         ("grammar", "start: a b", 'unknown name: "a"'),
         ("grammar", 'start: <|nope|> "x"', "unknown special token"),
         ("grammar", "start: " + "(" * 5000 + '"a"' + ")" * 5000, "too deeply nested"),
+        ("grammar", 'start: "a\0"', "lexer error"),
         ("choice", "[5", "delimiter"),
     ],
 )
@@ -204,6 +208,39 @@ def test_the_models_own_special_tokens_may_be_part_of_a_grammar(vocabulary: Gram
 def test_text_that_looks_like_a_special_token_is_text(tokenizer: Tokenizer, vocabulary: GrammarVocabulary) -> None:
     grammar = compile_grammar(vocabulary, GrammarSpec("choice", '["<|im_start|>"]'))
     assert allowed(grammar) == tokenizer.encode("<")
+
+
+@pytest.mark.parametrize("name", ["byte-level", "gemma", "llama"])
+def test_every_token_stands_for_the_bytes_that_llguidance_itself_reads_from_the_tokenizer(name: str) -> None:
+    tokenizer = small_tokenizers.ALL[name]
+    theirs = LLTokenizer(tokenizer._inner.to_str())
+    token_bytes = grammar_module._token_bytes(tokenizer)
+    for token_id in range(tokenizer.vocab_size):
+        assert token_bytes(token_id).removeprefix(grammar_module.SPECIAL) == theirs.decode_bytes([token_id])
+        if token_bytes(token_id) != grammar_module.SPECIAL:  # a byte that no text has
+            assert token_bytes(token_id).startswith(grammar_module.SPECIAL) == tokenizer.is_special(token_id)
+    assert token_bytes(tokenizer.vocab_size) == b""
+
+
+@pytest.mark.parametrize("name", ["byte-level", "gemma", "llama"])
+def test_a_text_may_be_cut_into_any_tokens_that_it_consists_of(name: str) -> None:
+    tokenizer = small_tokenizers.ALL[name]
+    vocabulary = GrammarVocabulary(tokenizer, vocab_size=tokenizer.vocab_size, eos_token_ids={1})
+    spelled = [*map(grammar_module._token_bytes(tokenizer), range(tokenizer.vocab_size))]
+    begins = [id for id, token in enumerate(spelled) if token and "a b €".encode().startswith(token)]
+    compiled = compile_grammar(vocabulary, GrammarSpec("choice", '["a b €"]'))
+    assert allowed(compiled) == begins
+
+
+def test_a_text_with_a_zero_character_is_held_to(tokenizer: Tokenizer, vocabulary: GrammarVocabulary) -> None:
+    grammar = compile_grammar(vocabulary, GrammarSpec("regex", "a\0b?"))
+    grammar.replay(tokenizer.encode("a\0"))
+    assert set(allowed(grammar)) >= EOS
+
+
+@pytest.mark.parametrize(("kind", "text"), [("regex", ""), ("choice", '[""]')])
+def test_an_output_may_be_empty(vocabulary: GrammarVocabulary, kind: Any, text: str) -> None:
+    assert set(allowed(compile_grammar(vocabulary, GrammarSpec(kind, text)))) == EOS
 
 
 def test_blanks_between_the_parts_of_json_are_bounded(tokenizer: Tokenizer, vocabulary: GrammarVocabulary) -> None:
