@@ -30,6 +30,7 @@ from workers.loading import LoadedModel, load
 from workers.loop import EngineLoop
 from workers.predecessor import free_predecessors
 from workers.puller import Puller
+from workers.pulse import Pulse
 from workers.streamer import Streamer
 from workers.writer import Writer
 
@@ -90,6 +91,7 @@ class EngineWorker:
             hand_back=self._hand_back,
             on_failure=on_failure,
         )
+        self.pulse = Pulse(settings.lease_seconds, on_failure=on_failure)
         self.listener = Listener(
             self._redis,
             model=settings.served_name,
@@ -100,7 +102,7 @@ class EngineWorker:
         )
 
     def start(self) -> None:
-        for thread in (self.streamer, self.writer, self.lease, self.loop, self.puller, self.listener):
+        for thread in (self.pulse, self.streamer, self.writer, self.lease, self.loop, self.puller, self.listener):
             thread.start()
 
     def cancel(self, held: HeldJob) -> None:
@@ -157,6 +159,7 @@ class EngineWorker:
         self.streamer.stop()
         self.listener.stop()
         self.lease.stop()
+        self.pulse.stop()
         self._engine.dispose()
         if self.loop.model is not None:
             self.loop.join(FLUSH_SECONDS)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from tests.bench import load, machine, pops, processor, stock_celery
+from tests.bench import load, machine, pops, processor, queue_keys, stock_celery
 from tests.bench.counters import BY_SCRIPTS, Counts
 from tests.bench.null_model import DirectEngine
+from tests.bench.queue_keys import Keys
 from tests.bench.report import Report, milliseconds, percentile
 from tests.bench.stack import NUM_KEYS, Stack, run_stack
 
@@ -22,6 +23,7 @@ NUM_PAIRS = 200
 NUM_CONNECTIONS = 32
 SUBMIT_SECONDS = 8.0
 NUM_LONG, LONG_TOKENS = 64, 200
+NUM_FEW, NUM_MANY = 300, 10_000
 SHOWN_STATEMENTS = 14
 
 STARTED = text("SELECT extract(epoch FROM started_at)::float8 FROM jobs WHERE created_at >= :since ORDER BY id")
@@ -34,9 +36,11 @@ def main() -> None:
     with run_stack() as stack:
         with stack.worker():
             idle(stack, report)
+            few = queue_keys.count_after(stack, NUM_FEW)
             first_token(stack, report)
             end_to_end(stack, report)
             tokens(stack, report)
+            keys(report, few, queue_keys.count_after(stack, NUM_MANY))
         submits(stack, report)
         pop_latency(stack, report)
         stock(stack, report)
@@ -95,6 +99,14 @@ def tokens(stack: Stack, report: Report) -> None:
     report.add("Redis commands per 1,000 tokens", value, how)
     rate = f"{done.num_jobs * LONG_TOKENS / done.seconds:,.0f}/s"
     report.add("tokens per second meanwhile", rate, "the same jobs, first claim to last end")
+
+
+def keys(report: Report, few: Keys, many: Keys) -> None:
+    value = f"{few.num_lasting} and {many.num_lasting}, with {few.num_members} and {many.num_members} members"
+    how = f"after {few.num_jobs:,} jobs and {NUM_FEW:,} inspections, and after {many.num_jobs:,} and {NUM_MANY:,}"
+    report.add("Redis keys that do not expire", value, how)
+    how = "keys of jobs that ended less than five minutes ago: their streams"
+    report.add("Redis keys that do", f"{few.num_expiring:,} and {many.num_expiring:,}", how)
 
 
 def submits(stack: Stack, report: Report) -> None:

@@ -235,6 +235,15 @@ def test_health_is_the_age_of_the_last_step_while_work_is_pending() -> None:
     assert engine.num_steps == 1
 
 
+def test_an_engine_that_has_work_and_starts_nobody_is_not_taken_for_well() -> None:
+    engine = make_engine(num_blocks=4)
+    engine.add(make_sequence("a"))
+    added_at = engine.last_retired_at
+    engine.scheduler.blocks.num_reserved = 4  # promised to nobody: what must not be, and what the age must show
+    assert engine.step() == []
+    assert (engine.num_running, engine.num_waiting, engine.last_retired_at) == (0, 1, added_at)
+
+
 def test_a_budget_smaller_than_the_seats_is_refused() -> None:
     with pytest.raises(ValueError, match="token budget of 4 is smaller than the 8 seats"):
         make_config(token_budget=4, max_num_seqs=8)

@@ -81,3 +81,24 @@ def test_a_sequence_aborted_in_a_step_that_fails_is_not_reported() -> None:
     runner.aborts, runner.cause = ["a"], RuntimeError()
     assert [output.sequence_id for output in engine.step()] == ["b"]
     assert not engine.has_work
+
+
+def test_a_step_that_fails_shares_nothing_of_what_it_was_to_compute() -> None:
+    engine = make_engine(token_budget=8)
+    runner = MeddlingRunner(engine)
+    engine.add(make_sequence("bad", range(13)))
+    engine.step()
+    assert engine.scheduler.blocks.num_cached_blocks == 2
+    runner.cause = RuntimeError("no such kernel")
+    assert [output.sequence_id for output in engine.step()] == ["bad"]
+    assert engine.scheduler.blocks.num_cached_blocks == 2  # of the step before, and not the third
+
+
+def test_a_sequence_aborted_in_flight_shares_nothing_of_what_that_step_computes() -> None:
+    engine = make_engine(token_budget=8)
+    runner = MeddlingRunner(engine)
+    engine.add(make_sequence("gone", range(13)))
+    engine.step()
+    runner.aborts = ["gone"]
+    assert engine.step() == []
+    assert engine.scheduler.blocks.num_cached_blocks == 2

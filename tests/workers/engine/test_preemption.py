@@ -1,6 +1,8 @@
 """Who gives way for whom, for seats and for blocks, in worlds small enough to check by hand."""
 
-from tests.workers.engine.fakes import Clock, make_engine, make_sequence
+import pytest
+
+from tests.workers.engine.fakes import Clock, know_steps_to_be_slow, make_engine, make_sequence, run_to_end
 from tests.workers.engine.test_scheduler import advance, ids, make_scheduler
 from workers.engine.preemption import MAX_PREEMPTIONS
 
@@ -99,3 +101,17 @@ def test_below_the_low_watermark_nobody_starts_until_the_high_one_is_reached() -
     scheduler.remove(big)
     advance(scheduler)
     assert late in scheduler.running
+
+
+@pytest.mark.parametrize(("seconds_per_block", "is_copied"), [(0.001, True), (100.0, False)])
+def test_blocks_are_copied_away_when_that_takes_less_time_than_computing_them(
+    seconds_per_block: float, is_copied: bool
+) -> None:
+    engine = make_engine(num_blocks=9, host_blocks=40)
+    know_steps_to_be_slow(engine)  # a second a token
+    engine.step_time.seconds_per_block = seconds_per_block
+    for i in range(4):
+        engine.add(make_sequence(f"s{i}", 6, arrival=i, max_tokens=12))
+    run_to_end(engine)
+    preemption = engine.scheduler.preemption
+    assert (preemption.num_swaps > 0, preemption.num_recomputes > 0) == (is_copied, not is_copied)

@@ -189,6 +189,13 @@ def test_a_victim_is_never_one_that_was_scheduled_in_the_same_step() -> None:
     assert (second.id, second.num_preemptions, second.num_tokens) == ("second", 1, 5)
 
 
+def test_a_sequence_that_may_not_give_way_again_is_not_spared_at_the_cost_of_one_that_was_scheduled() -> None:
+    scheduler = make_full(("first", 1, 0), ("second", 1, 1), ("spared", 1, 2), num_blocks=3)
+    scheduler.running[2].num_preemptions = MAX_PREEMPTIONS
+    assert ids(advance(scheduler)) == ["first"]  # with the block of "second"; now "spared" finds none
+    assert [sequence.id for sequence in scheduler.waiting] == ["second", "spared"]
+
+
 def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
     scheduler = make_scheduler(num_blocks=3)
     scheduler.add(make_sequence("a", 4, arrival=0))
