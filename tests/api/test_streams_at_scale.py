@@ -180,7 +180,7 @@ async def test_clients_that_leave_while_their_job_is_looked_at_take_no_connectio
         with engine.begin() as holding:
             holding.execute(text("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE"))
             stream.open(redis_client, uuid_of(job), 1, worker.card.id)  # so that its readers look at the row
-            await until(lambda: len(backends(engine, "wait_event_type = 'Lock'")) == 3)
+            await until(lambda: len(backends(engine, "wait_event_type = 'Lock'")) >= 3)  # the hub may look as well
             looking = backends(engine, "wait_event_type = 'Lock'")
             await stack.aclose()
             await until_left(redis_client)

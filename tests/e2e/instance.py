@@ -71,6 +71,14 @@ class Instance:
         self.process.send_signal(number)
         return self.process.wait(STOP_SECONDS)
 
+    def assert_stops(self, number: signal.Signals) -> None:
+        """Signal it: it ends with code 0, and everything that it had started is gone."""
+        pids = self.pids()
+        assert self.stop(number) == 0
+        assert [name for name, pid in pids.items() if is_running(pid)] == []
+        assert self.pids() == {}
+        assert self.screen.endswith("Stopped.\n")
+
 
 @contextlib.contextmanager
 def running(directory: Path, **settings: str) -> Iterator[Instance]:

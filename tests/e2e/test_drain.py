@@ -1,5 +1,6 @@
 """Stopping in the middle of work: what can end does, the rest goes on at the next start."""
 
+import signal
 from pathlib import Path
 
 import httpx
@@ -22,18 +23,20 @@ def ended(client: httpx.Client, path: str) -> dict[str, object]:
     return job
 
 
-def test_a_running_job_ends_in_the_drain_or_goes_on_at_the_next_start(tmp_path: Path, tiny_model: Path) -> None:
+def test_stopping_ends_every_process_and_a_running_job_ends_in_the_drain_or_goes_on_at_the_next_start(
+    tmp_path: Path, tiny_model: Path
+) -> None:
     with running(tmp_path, HEADRACE_MODEL=str(tiny_model)) as instance:
         instance.wait_until_ready()
         drained = start_long_job(instance)
-        assert instance.stop() == 0
+        instance.assert_stops(signal.SIGTERM)
     with running(tmp_path, HEADRACE_MODEL=str(tiny_model), HEADRACE_DRAIN_SECONDS="0") as instance:
         instance.wait_until_ready()
         with instance.client() as client:
             first = client.get(drained).json()
             assert (first["status"], first["attempt"]) == ("succeeded", 1)
         handed_back = start_long_job(instance)
-        assert instance.stop() == 0
+        instance.assert_stops(signal.SIGINT)
     with running(tmp_path, HEADRACE_MODEL=str(tiny_model)) as instance:
         instance.wait_until_ready()
         with instance.client() as client:

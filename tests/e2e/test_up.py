@@ -52,18 +52,6 @@ def test_after_all_were_killed_a_job_succeeds(instance: Instance) -> None:
         assert client.get(job["links"]["self"], headers={"Prefer": "wait=60"}).json()["status"] == "succeeded"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopping_ends_everything_with_code_0(tmp_path: Path, tiny_model: Path, number: signal.Signals) -> None:
-    with running(tmp_path, HEADRACE_MODEL=str(tiny_model)) as instance:
-        instance.wait_until_ready()
-        pids = instance.pids()
-        assert set(PROCESSES) < set(pids)
-        assert instance.stop(number) == 0
-        assert [name for name, pid in pids.items() if is_running(pid)] == []
-        assert instance.pids() == {}
-        assert instance.screen.endswith("Stopped.\n")
-
-
 @pytest.mark.parametrize("victim", ["up", "supervisord"])
 def test_nothing_outlives_a_killed_supervisor(tmp_path: Path, tiny_model: Path, victim: str) -> None:
     with running(tmp_path, HEADRACE_MODEL=str(tiny_model)) as instance:

@@ -23,8 +23,8 @@ class Gate:
     model: str
 
     def close(self) -> None:
-        """Stop who comes from now on."""
-        self.client.delete(self._key("permits"))
+        """Stop who comes from now on, and count them."""
+        self.client.delete(self._key("permits"), self._key("stops"))
         self.client.set(self._key("closed"), 1)
 
     def open(self) -> None:
@@ -41,7 +41,7 @@ class Gate:
         self.wait(since=num_stops)
 
     def num_stops(self) -> int:
-        """How often the worker has stood here."""
+        """How often the worker has stood here since the gate was closed."""
         return int(self.client.get(self._key("stops")) or 0)
 
     def pass_through(self) -> None:

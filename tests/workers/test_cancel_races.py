@@ -13,7 +13,7 @@ from tests.servers import Servers
 from tests.workers.service import WEBHOOK, Service, path_of, running_service
 from tests.workers.worker_process import Jobs, WorkerProcess, make_settings, prompts
 
-LENGTHS = (6, 20, 40, 60, 90, 600) * 17  # tokens of each job: what its cancel, sent at its first token, may come to
+LENGTHS = (6, 20, 40, 60, 90, 600) * 9  # tokens of each job: what its cancel, sent at its first token, may come to
 
 
 @pytest.fixture(scope="module")

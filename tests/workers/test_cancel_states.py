@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +17,7 @@ from db.models import Worker
 from tests.servers import Servers
 from tests.workers.gates import Commands, Gate
 from tests.workers.service import WEBHOOK, Service, running_service
+from tests.workers.succession import Succession
 from tests.workers.worker_process import LONG, PATIENCE_SECONDS, WorkerProcess, make_settings, wait_until
 
 GATED_APP = "tests.workers.gated_app"
@@ -27,19 +27,16 @@ SHORT, LONG_PROMPT = [5, 80, 33, 7], [9, 80, 33, 7] * 25  # one block; seven chu
 
 @dataclass
 class World:
-    """A model of its own, whose workers a test starts."""
+    """A model of its own. Its worker goes from test to test."""
 
     service: Service
-    directory: Path
+    workers: Succession
 
     def __post_init__(self) -> None:
         self.jobs = self.service.jobs
         redis, model = self.jobs.redis, self.service.settings.served_name
         self.loading, self.step = Gate(redis, "loading", model), Gate(redis, "step", model)
         self.commands = Commands(redis, model)
-
-    def worker(self, name: str, *, app: str = "workers.app") -> WorkerProcess:
-        return WorkerProcess(self.service.settings, self.directory / f"{name}.log", app=app)
 
     def submit(self, *submitted: list[int], **options: Any) -> list[UUID]:
         return self.jobs.submit(submitted, webhook_url=WEBHOOK, **({"max_tokens": LONG} | options))
@@ -69,15 +66,30 @@ class World:
         assert self.num_messages() == 0
 
 
-@pytest.fixture
-def world(servers: Servers, tmp_path: Path) -> Iterator[World]:
-    sizes = {"kv_cache_tokens": 2048, "token_budget": CHUNK}  # 128 blocks
-    with running_service(make_settings(servers, tmp_path, **sizes)) as service:
-        yield World(service, tmp_path)
+@pytest.fixture(scope="module")
+def world(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("cancels")
+    settings = make_settings(servers, directory, kv_cache_tokens=2048, token_budget=CHUNK)  # 128 blocks
+    with running_service(settings) as service:
+        workers = Succession(settings, directory, app=GATED_APP)
+        yield World(service, workers)
+        workers.end()
+
+
+def test_a_job_cancelled_while_no_worker_is_up_ends_at_once_and_a_later_worker_does_not_run_it(world: World) -> None:
+    world.workers.end()
+    [cancelled] = world.submit(SHORT)
+    answer = world.service.cancel(cancelled)
+    assert (answer["status"], world.num_messages()) == ("cancelled", 0)
+    world.publish_again(cancelled)
+    with world.workers.worker():
+        world.assert_next_job_runs()
+    assert world.service.get(cancelled) == answer
+    assert world.service.assert_ended_once(cancelled, "cancelled").attempt == 0
 
 
 def test_a_job_cancelled_in_the_queue_never_runs_though_its_message_comes_later(world: World) -> None:
-    with world.worker("worker") as worker:
+    with world.workers.worker() as worker:
         wait_until(lambda: world.status(worker) == "ready", "the worker")
         worker.freeze()  # so that both are in the queue
         cancelled, other = world.submit(SHORT, SHORT, max_tokens=3)
@@ -91,34 +103,24 @@ def test_a_job_cancelled_in_the_queue_never_runs_though_its_message_comes_later(
     assert world.service.assert_ended_once(cancelled, "cancelled").started_at is None
 
 
-def test_a_job_cancelled_while_no_worker_is_up_ends_at_once_and_a_later_worker_does_not_run_it(world: World) -> None:
-    [cancelled] = world.submit(SHORT)
-    answer = world.service.cancel(cancelled)
-    assert (answer["status"], world.num_messages()) == ("cancelled", 0)
-    world.publish_again(cancelled)
-    with world.worker("worker"):
-        world.assert_next_job_runs()
-    assert world.service.get(cancelled) == answer
-    assert world.service.assert_ended_once(cancelled, "cancelled").attempt == 0
-
-
 def test_a_job_whose_worker_died_is_cancelled_with_its_text_and_not_run_by_the_next(world: World) -> None:
-    with world.worker("first") as first:
+    with world.workers.worker() as first:
         [cancelled] = world.submit(SHORT)
         world.jobs.wait_streamed([cancelled], 5)
         first.kill()
     num_delivered = world.jobs.num_streamed(cancelled)
     answer = world.service.cancel(cancelled)
     assert (answer["status"], answer["usage"]["completion_tokens"]) == ("cancelled", num_delivered)
-    with world.worker("second"):
+    with world.workers.worker():
         world.assert_next_job_runs()
     assert world.service.get(cancelled) == answer
     assert world.service.assert_ended_once(cancelled, "cancelled").attempt == 1
 
 
 def test_a_job_cancelled_while_its_worker_loads_the_model_never_runs(world: World) -> None:
+    world.workers.end()
     world.loading.close()
-    with world.worker("worker", app=GATED_APP) as worker:
+    with world.workers.worker() as worker:
         world.loading.wait()
         assert world.status(worker) == "loading"
         [cancelled] = world.submit(SHORT)
@@ -132,13 +134,13 @@ def test_a_job_cancelled_while_its_worker_loads_the_model_never_runs(world: Worl
 
 
 def test_a_job_cancelled_while_its_workers_successor_loads_keeps_its_text(world: World) -> None:
-    with world.worker("first") as first:
+    with world.workers.worker() as first:
         [cancelled] = world.submit(SHORT)
         world.jobs.wait_streamed([cancelled], 5)
         first.kill()
     num_delivered = world.jobs.num_streamed(cancelled)
     world.loading.close()
-    with world.worker("second", app=GATED_APP):
+    with world.workers.worker():
         world.loading.wait()
         wait_until(lambda: world.jobs.row(cancelled).status == "queued", "the dead predecessor's job to be free")
         answer = world.service.cancel(cancelled)
@@ -155,7 +157,7 @@ def test_a_job_cancelled_while_its_workers_successor_loads_keeps_its_text(world:
 def test_blocks_of_a_cancelled_job_are_free_one_step_later(
     world: World, prompt: list[int], num_steps: int, num_tokens: int
 ) -> None:
-    with world.worker("gated", app=GATED_APP):
+    with world.workers.worker():
         world.step.close()
         [other] = world.submit(SHORT, max_tokens=12)  # all of it is one block
         world.step.wait()
@@ -188,7 +190,7 @@ def start(world: World, prompt: list[int]) -> list[UUID]:
 
 
 def test_a_job_cancelled_while_it_is_held_until_its_blocks_are_free_never_starts(world: World) -> None:
-    with world.worker("worker"):
+    with world.workers.worker():
         [running] = world.submit([5] * 600, max_tokens=1400)
         world.jobs.wait_streamed([running], 1)
         [cancelled] = world.submit([6] * 1500, max_tokens=8, tier=2)
@@ -202,20 +204,8 @@ def test_a_job_cancelled_while_it_is_held_until_its_blocks_are_free_never_starts
         world.assert_next_job_runs()
 
 
-def test_a_job_cancelled_while_its_worker_drains_lets_the_worker_go(world: World) -> None:
-    with world.worker("worker") as worker:
-        [cancelled] = world.submit(SHORT, max_tokens=1900)
-        world.jobs.wait_streamed([cancelled], 5)
-        with ThreadPoolExecutor(1) as pool:
-            exit_code = pool.submit(worker.terminate)
-            wait_until(lambda: world.status(worker) == "draining", "the drain to begin")
-            assert world.service.cancel(cancelled)["status"] == "cancelled"
-            assert exit_code.result() == 0, worker.log
-    assert 5 <= (world.service.assert_ended_once(cancelled, "cancelled").num_output_tokens or 0) < 1900
-
-
 def test_what_a_worker_that_was_frozen_at_the_cancel_makes_later_is_never_seen(world: World) -> None:
-    with world.worker("gated", app=GATED_APP) as worker:
+    with world.workers.worker() as worker:
         world.step.close()
         [cancelled] = world.submit(SHORT, max_tokens=4)
         world.step.wait()
@@ -231,3 +221,15 @@ def test_what_a_worker_that_was_frozen_at_the_cancel_makes_later_is_never_seen(w
         assert "an end came too late" in worker.log
     assert world.service.get(cancelled) == answer
     world.service.assert_ended_once(cancelled, "cancelled")
+
+
+def test_a_job_cancelled_while_its_worker_drains_lets_the_worker_go(world: World) -> None:
+    with world.workers.worker() as worker:
+        [cancelled] = world.submit(SHORT, max_tokens=1900)
+        world.jobs.wait_streamed([cancelled], 5)
+        with ThreadPoolExecutor(1) as pool:
+            exit_code = pool.submit(worker.terminate)
+            wait_until(lambda: world.status(worker) == "draining", "the drain to begin")
+            assert world.service.cancel(cancelled)["status"] == "cancelled"
+            assert exit_code.result() == 0, worker.log
+    assert 5 <= (world.service.assert_ended_once(cancelled, "cancelled").num_output_tokens or 0) < 1900

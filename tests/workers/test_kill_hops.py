@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -11,7 +10,8 @@ import pytest
 from tests.servers import Servers
 from tests.workers.gates import Gate
 from tests.workers.service import WEBHOOK, Service, running_service
-from tests.workers.worker_process import WorkerProcess, make_settings, prompts, wait_until
+from tests.workers.succession import Succession
+from tests.workers.worker_process import make_settings, prompts, wait_until
 from workers.sweep import Sweep
 from workers.sweeper import Sweeper
 
@@ -22,13 +22,10 @@ HOPS = {"popped": 1, "claimed": 2, "computed": 2, "committed": 1}  # and the att
 
 @dataclass
 class World:
-    """A model of its own, with a sweep."""
+    """A model of its own, with a sweep. A test is left a worker by the test before, and leaves one."""
 
     service: Service
-    directory: Path
-
-    def worker(self, name: str) -> WorkerProcess:
-        return WorkerProcess(self.service.settings, self.directory / f"{name}.log", app=GATED_APP)
+    workers: Succession
 
     def gate(self, hop: str) -> Gate:
         return Gate(self.service.jobs.redis, hop, self.service.settings.served_name)
@@ -46,14 +43,16 @@ class World:
         assert self.service.jobs.output(job_id).token_ids == self.service.jobs.output(undisturbed).token_ids
 
 
-@pytest.fixture
-def world(servers: Servers, tmp_path: Path) -> Iterator[World]:
-    settings = make_settings(servers, tmp_path, sweep_seconds=0.5, drain_seconds=0.0)
+@pytest.fixture(scope="module")
+def world(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("hops")
+    settings = make_settings(servers, directory, sweep_seconds=0.5, drain_seconds=0.0)
     with running_service(settings) as service:
-        jobs = service.jobs
+        jobs, workers = service.jobs, Succession(settings, directory, app=GATED_APP)
         sweeper = Sweeper(jobs.engine, Sweep(jobs.engine, jobs.redis, settings), sweep_seconds=settings.sweep_seconds)
         sweeper.start()
-        yield World(service, tmp_path)
+        yield World(service, workers)
+        workers.end()
         sweeper.stop()
 
 
@@ -61,12 +60,12 @@ def world(servers: Servers, tmp_path: Path) -> Iterator[World]:
 def test_a_job_survives_the_kill_of_its_worker_at_every_hop(world: World, hop: str, attempt: int) -> None:
     gate = world.gate(hop)
     gate.close()
-    with world.worker("killed") as killed:
+    with world.workers.worker() as killed:
         job_id = world.submit()
         gate.wait()
         killed.kill()
     gate.open()
-    with world.worker("second"):
+    with world.workers.worker():
         world.assert_whole(job_id)
     assert world.service.jobs.row(job_id).attempt == attempt
 
@@ -75,7 +74,7 @@ def test_a_job_survives_the_kill_of_its_worker_at_every_hop(world: World, hop: s
 def test_a_job_survives_a_stop_of_its_worker_at_every_hop(world: World, hop: str) -> None:
     gate = world.gate(hop)
     gate.close()
-    with world.worker("stopped") as stopped, ThreadPoolExecutor(1) as pool:
+    with world.workers.worker() as stopped, ThreadPoolExecutor(1) as pool:
         job_id = world.submit()
         gate.wait()
         exit_code = pool.submit(stopped.terminate)
@@ -84,5 +83,5 @@ def test_a_job_survives_a_stop_of_its_worker_at_every_hop(world: World, hop: str
         assert exit_code.result() == 0, stopped.log
     is_computed = hop in ("computed", "committed")
     assert world.service.jobs.row(job_id).status in (("succeeded",) if is_computed else ("succeeded", "queued"))
-    with world.worker("second"):
+    with world.workers.worker():
         world.assert_whole(job_id)

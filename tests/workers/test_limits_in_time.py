@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -13,7 +12,8 @@ import pytest
 from tests.servers import Servers
 from tests.workers.gates import Gate
 from tests.workers.service import WEBHOOK, Service, running_service
-from tests.workers.worker_process import LONG, WorkerProcess, make_settings, wait_until
+from tests.workers.succession import Succession
+from tests.workers.worker_process import LONG, make_settings, wait_until
 from workers.sweep import Sweep
 from workers.sweeper import Sweeper
 
@@ -26,17 +26,14 @@ MOMENT = 2.5  # seconds: a limit that is still to come when the job starts
 
 @dataclass
 class World:
-    """A model of its own, a sweep, and the workers that a test starts."""
+    """A model of its own, and a sweep. Its worker goes from test to test."""
 
     service: Service
-    directory: Path
+    workers: Succession
 
     def __post_init__(self) -> None:
         self.jobs = self.service.jobs
         self.step = Gate(self.jobs.redis, "step", self.service.settings.served_name)
-
-    def worker(self, name: str, *, app: str = "workers.app") -> WorkerProcess:
-        return WorkerProcess(self.service.settings, self.directory / f"{name}.log", app=app)
 
     def submit(self, prompt: list[int] = SHORT, **options: Any) -> UUID:
         [job_id] = self.jobs.submit([prompt], webhook_url=WEBHOOK, **({"max_tokens": LONG} | options))
@@ -60,21 +57,37 @@ def wait_for(limit: dict[str, Any]) -> None:
     wait_until(lambda: monotonic() > end, f"{limit} to pass")
 
 
-@pytest.fixture
-def world(servers: Servers, tmp_path: Path) -> Iterator[World]:
+@pytest.fixture(scope="module")
+def world(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("limits")
     times = {"lease_seconds": LEASE_SECONDS, "sweep_seconds": SWEEP_SECONDS}
-    settings = make_settings(servers, tmp_path, max_num_seqs=1, token_budget=CHUNK, **times)
+    sizes = {"max_num_seqs": 1, "token_budget": CHUNK, "prefix_cache": False}  # every prompt is computed, all of it
+    settings = make_settings(servers, directory, **sizes, **times)
     with running_service(settings) as service:
         engine, redis = service.jobs.engine, service.jobs.redis
+        workers = Succession(settings, directory, app=GATED_APP)
         sweeper = Sweeper(engine, Sweep(engine, redis, settings), sweep_seconds=SWEEP_SECONDS)
         sweeper.start()
-        yield World(service, tmp_path)
+        yield World(service, workers)
+        workers.end()
         sweeper.stop()
+
+
+def test_a_job_whose_limit_passes_while_no_worker_is_up_expires_and_is_not_run_later(world: World) -> None:
+    world.workers.end()
+    late = {limit: world.submit(**soon(limit)) for limit in ("start_by", "finish_by")}
+    other = world.submit(max_tokens=3)
+    for limit, job_id in late.items():
+        assert world.assert_expired(job_id, limit, attempt=0) == 0
+    with world.workers.worker():
+        world.service.assert_ended_once(other, "succeeded")
+    for limit, job_id in late.items():
+        assert world.assert_expired(job_id, limit, attempt=0) == 0
 
 
 @pytest.mark.parametrize("limit", ["start_by", "finish_by"])
 def test_a_job_whose_limit_passes_behind_another_expires_without_running(world: World, limit: str) -> None:
-    with world.worker("gated", app=GATED_APP):
+    with world.workers.worker():
         world.step.close()
         running = world.submit(max_tokens=4)
         world.step.wait()
@@ -84,15 +97,6 @@ def test_a_job_whose_limit_passes_behind_another_expires_without_running(world: 
         world.service.assert_ended_once(running, "succeeded")
 
 
-@pytest.mark.parametrize("limit", ["start_by", "finish_by"])
-def test_a_job_whose_limit_passes_while_no_worker_is_up_expires_and_is_not_run_later(world: World, limit: str) -> None:
-    late, other = world.submit(**soon(limit)), world.submit(max_tokens=3)
-    assert world.assert_expired(late, limit, attempt=0) == 0
-    with world.worker("worker"):
-        world.service.assert_ended_once(other, "succeeded")
-    assert world.assert_expired(late, limit, attempt=0) == 0
-
-
 @pytest.mark.parametrize("limit", ["finish_by", "run_for"])
 @pytest.mark.parametrize(
     ("prompt", "num_steps", "num_tokens"), [(LONG_PROMPT, 3, 0), (SHORT, 3, 4)], ids=["prefilling", "decoding"]
@@ -100,7 +104,7 @@ def test_a_job_whose_limit_passes_while_no_worker_is_up_expires_and_is_not_run_l
 def test_a_job_whose_limit_passes_while_it_is_computed_ends_with_its_tokens_after_the_step(
     world: World, limit: str, prompt: list[int], num_steps: int, num_tokens: int
 ) -> None:
-    with world.worker("gated", app=GATED_APP) as worker:
+    with world.workers.worker() as worker:
         world.step.close()
         wait_until(lambda: "the model is ready" in worker.log, "the worker")
         passing = soon(limit)
@@ -114,19 +118,8 @@ def test_a_job_whose_limit_passes_while_it_is_computed_ends_with_its_tokens_afte
         world.service.assert_ended_once(world.submit(max_tokens=3), "succeeded")
 
 
-@pytest.mark.parametrize("limit", ["finish_by", "run_for"])
-def test_a_job_whose_limit_passes_after_its_worker_died_keeps_what_it_delivered(world: World, limit: str) -> None:
-    with world.worker("worker") as worker:
-        wait_until(lambda: "the model is ready" in worker.log, "the worker")
-        late = world.submit(**soon(limit))
-        world.jobs.wait_streamed([late], 5)
-        worker.kill()
-    num_delivered = world.jobs.num_streamed(late)
-    assert world.assert_expired(late, limit, attempt=1) == num_delivered
-
-
 def test_what_a_worker_that_was_frozen_beyond_its_lease_and_the_limit_makes_later_is_never_seen(world: World) -> None:
-    with world.worker("gated", app=GATED_APP) as worker:
+    with world.workers.worker() as worker:
         world.step.close()
         wait_until(lambda: "the model is ready" in worker.log, "the worker")
         late = world.submit(max_tokens=4, **soon("finish_by"))
@@ -142,3 +135,14 @@ def test_what_a_worker_that_was_frozen_beyond_its_lease_and_the_limit_makes_late
         world.service.assert_ended_once(world.submit(max_tokens=3), "succeeded")
     assert world.service.get(late) == expired
     assert world.assert_expired(late, "finish_by", attempt=1) == 3
+
+
+@pytest.mark.parametrize("limit", ["finish_by", "run_for"])
+def test_a_job_whose_limit_passes_after_its_worker_died_keeps_what_it_delivered(world: World, limit: str) -> None:
+    with world.workers.worker() as worker:
+        wait_until(lambda: "the model is ready" in worker.log, "the worker")
+        late = world.submit(**soon(limit))
+        world.jobs.wait_streamed([late], 5)
+        worker.kill()
+    num_delivered = world.jobs.num_streamed(late)
+    assert world.assert_expired(late, limit, attempt=1) == num_delivered

@@ -26,6 +26,7 @@ from tests.checkpoints import make_checkpoint
 from tests.servers import Servers, environment
 
 PATIENCE_SECONDS = 60.0  # how long anything may take on a loaded machine before the test fails
+LOOK_SECONDS = 0.03  # a look costs a statement, and there are many
 NUM_SEATS = 4
 LONG = 1500  # tokens: work that is still under way whenever a test looks at it
 MIDDLING = 600  # tokens: long enough for something to happen in the middle, and to wait for the end
@@ -55,7 +56,7 @@ def wait_until(is_so: Callable[[], Any], what: str) -> Any:
     deadline = monotonic() + PATIENCE_SECONDS
     while not (answer := is_so()):
         assert monotonic() < deadline, f"waited in vain: {what}"
-        sleep(0.01)
+        sleep(LOOK_SECONDS)
     return answer
 
 
