@@ -15,6 +15,7 @@ from db import jobs, queue, workers
 from db.outage import is_refusing_all
 from db.settings import Settings
 from workers.contact import Contact, ContactLost, is_contact_lost
+from workers.control_replies import ControlReplies
 from workers.expiry import Expiry
 from workers.isolation import Isolation
 from workers.lost_jobs import take_back
@@ -60,6 +61,7 @@ class Sweep:
         self._contact = Contact(lease_seconds=settings.lease_seconds, gap_seconds=gap_seconds)
         self._expiry = Expiry(engine, redis, self._contact)
         self._stream_ends = StreamEnds(engine, redis)
+        self._control_replies = ControlReplies(redis)
         self._taking = Isolation[UUID](log, "a lost worker's jobs cannot be taken back")
         self._restoring = Isolation[str](log, "a model's queue cannot be repaired")
         self._failing: set[str] = set()  # steps that failed in the last round: a failure is logged when it begins
@@ -84,6 +86,7 @@ class Sweep:
             num_restored=self._step("lost messages", partial(self._restore, now)) or 0,
             num_closed=self._step("open streams", self._stream_ends.run) or 0,
         )
+        self._step("control replies", partial(self._control_replies.run, now))
         if report.is_repair:
             log.info("sweep repaired", extra=vars(report))
         return report

@@ -30,6 +30,24 @@ def test_what_a_worker_holds_is_resolved_once(settings: Settings) -> None:
     assert resolve(asked, longest=500, block_size=16, num_blocks=100, block_bytes=2**20).max_model_len == 500
 
 
+def test_what_was_resolved_is_logged_once(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    asked = settings.model_copy(update={"max_num_seqs": 64, "token_budget": 32, "host_cache_gb": 0.5})
+    with caplog.at_level("INFO"):
+        resolve(asked, longest=4096, block_size=16, num_blocks=100, block_bytes=2**20)
+    [record] = [record for record in caplog.records if record.message == "capacity"]
+    expected = {
+        "max_num_seqs": 64,
+        "token_budget": 64,
+        "max_model_len": 1600,
+        "block_size": 16,
+        "num_blocks": 100,
+        "host_blocks": 512,
+        "kv_cache_gb": 0.098,  # 100 MB
+        "kv_tokens": 1600,
+    }
+    assert {name: vars(record)[name] for name in expected} == expected
+
+
 def test_the_worst_step_is_computed_before_memory_is_measured(settings: Settings, tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path / "m", "llama")
     model = load_model(path, cache_dir=tmp_path / "cache", dtype=torch.float32, device="cpu")

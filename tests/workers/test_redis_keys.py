@@ -7,6 +7,7 @@ import redis
 
 from db import stream
 from db.broker import make_app
+from db.settings import Settings
 from db.stream import ENDED_SECONDS
 from tests.servers import Servers
 from tests.workers.worker_process import PATIENCE_SECONDS, Jobs, WorkerProcess, make_settings, prompts, wait_until
@@ -26,6 +27,20 @@ def test_keys_that_do_not_expire_are_as_many_after_many_jobs_and_inspections_as_
         assert lasting(jobs) == before
     assert all(0 < jobs.redis.ttl(stream.key_of(job_id)) <= ENDED_SECONDS for job_id in job_ids)
     jobs.close()
+
+
+def test_bindings_of_workers_and_clients_that_are_gone_are_dropped_by_kombu(
+    settings: Settings, redis_client: redis.Redis
+) -> None:
+    with make_app(settings) as app, app.connection() as connection:
+        mailbox, channel = app.control.mailbox(connection), connection.default_channel
+        for control_queue in (mailbox.get_queue("worker@gone"), mailbox.get_reply_queue()):
+            control_queue(channel).declare()
+        bindings = {b"_kombu.binding.celery.pidbox", b"_kombu.binding.reply.celery.pidbox"}
+        assert bindings < set(redis_client.keys())
+        redis_client.zadd("_kombu.binding_deadlines", {"celery.pidbox": 0, "reply.celery.pidbox": 0})  # long ago
+        channel.sweep_bindings()  # as every worker does
+    assert redis_client.keys() == []
 
 
 def use(jobs: Jobs, num: int) -> list[UUID]:

@@ -20,7 +20,7 @@ from workers.models.loader import load_model
 NUM_OUTPUT_TOKENS = 30
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3"])
+@pytest.fixture(scope="module", params=["llama", "gemma3", "mixtral"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     directory = tmp_path_factory.mktemp("model")
     path = make_checkpoint(directory / request.param, request.param)
