@@ -7,7 +7,7 @@ FROM python:3.11-slim AS base
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 HEADRACE_DATA_DIR=/data
 RUN useradd --system --uid 10001 --home-dir /data headrace && install -d -o headrace -g headrace -m 0700 /data
 WORKDIR /app
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY api api
 COPY db db
 COPY kernels kernels
@@ -16,11 +16,11 @@ COPY workers workers
 ENTRYPOINT ["headrace"]
 
 FROM base AS engine
+# The CPU kernels are compiled with the package, and Triton compiles its launchers at run time.
+RUN apt-get update && apt-get install -y --no-install-recommends g++ libc6-dev && rm -rf /var/lib/apt/lists/*
 # `engine,gpu` adds flash-attn, which compiles against a CUDA toolkit: give it a base image that has one.
 ARG EXTRAS=engine
 RUN pip install ".[${EXTRAS}]"
-# Triton compiles its launchers at run time.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 USER headrace
 WORKDIR /data
 CMD ["worker"]

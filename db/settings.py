@@ -37,6 +37,9 @@ class Settings(BaseSettings):
     model_name: str | None = Field(None, pattern=MODEL_NAME_PATTERN, description="Name the model is served under.")
     chat_template: str | None = Field(None, description="Jinja2 chat template, or a file that holds one.")
     dtype: str = Field("auto", pattern="^(auto|float32|bfloat16|float16)$", description="Weights and KV cache.")
+    quantization: str | None = Field(
+        None, pattern="^(int8|int4)$", description="Quantize the weights when they are loaded, on a CPU."
+    )
     max_model_len: int | None = Field(None, ge=16, description="Longest prompt plus output, in tokens.")
     max_num_seqs: int = Field(32, ge=1, le=4096, description="Seats: sequences in the running batch.")
     token_budget: int = Field(512, ge=16, description="Most tokens computed in one step.")

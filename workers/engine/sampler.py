@@ -5,6 +5,7 @@ from math import isfinite
 import torch
 
 from kernels import sampling
+from kernels.draw import Draw
 from kernels.philox import uniform
 from workers.engine.logits import GrammarFailed, adjust, is_adjusted
 from workers.engine.outputs import Sample, TokenLogprobs
@@ -25,10 +26,12 @@ def sample(
     `output_indices` says which output token of its sequence each is to be.
     """
     best, best_ids = sampling.greedy(logits)
-    rows = zip(logits, sequences, output_indices, map(isfinite, best.tolist()), best_ids.tolist(), strict=True)
+    is_finite = [isfinite(each) for each in best.tolist()]
+    token_ids = _choose_together(logits, sequences, output_indices, is_finite, best_ids.tolist())
+    rows = zip(logits, sequences, output_indices, is_finite, token_ids, strict=True)
     return [
-        _sample_row(row, sequence, output_index, best_id, eos_token_ids) if is_finite else NOT_FINITE
-        for row, sequence, output_index, is_finite, best_id in rows
+        _sample_row(row, sequence, output_index, token_id, eos_token_ids) if row_is_finite else NOT_FINITE
+        for row, sequence, output_index, row_is_finite, token_id in rows
     ]
 
 
@@ -37,13 +40,36 @@ def prompt_logprobs(logits: torch.Tensor, token_ids: list[int], num_top: int) ->
     return [_logprobs(row, token_id, num_top) for row, token_id in zip(logits, token_ids, strict=True)]
 
 
+def _choose_together(
+    logits: torch.Tensor,
+    sequences: list[Sequence],
+    output_indices: list[int],
+    is_finite: list[bool],
+    best_ids: list[int],
+) -> list[int | None]:
+    """The next tokens, as far as the rows are taken as they are; all None where that fails for one of them."""
+    token_ids: list[int | None] = [*best_ids]
+    try:
+        draws = [
+            _draw_of(row, sequence.params, output_index)
+            for row, (sequence, output_index) in enumerate(zip(sequences, output_indices, strict=True))
+            if is_finite[row] and not sequence.params.is_greedy and not is_adjusted(sequence, output_index)
+        ]
+        for each, token_id in zip(draws, sampling.draw_many(logits, draws), strict=True):
+            token_ids[each.row] = token_id
+    except Exception:  # each row is then chosen for alone, and the one that it comes from fails there
+        return [None] * len(sequences)
+    return token_ids
+
+
 def _sample_row(
-    row: torch.Tensor, sequence: Sequence, output_index: int, best_id: int, eos_token_ids: frozenset[int]
+    row: torch.Tensor, sequence: Sequence, output_index: int, token_id: int | None, eos_token_ids: frozenset[int]
 ) -> Sample:
     try:
         if sequence.params.num_beams > 1:
             return _candidates(row, sequence, output_index, eos_token_ids)
-        token_id = _choose(row, sequence, output_index, best_id, eos_token_ids)
+        if token_id is None or is_adjusted(sequence, output_index):
+            token_id = _choose(row, sequence, output_index, eos_token_ids)
         if token_id is None:
             return Sample(-1, error=NOTHING_LEFT, error_code=_code_of(sequence))
         num_top = sequence.params.logprobs
@@ -54,30 +80,28 @@ def _sample_row(
         return Sample(-1, error=f"no token could be chosen: {type(error).__name__}: {error}")
 
 
-def _choose(
-    row: torch.Tensor, sequence: Sequence, output_index: int, best_id: int, eos_token_ids: frozenset[int]
-) -> int | None:
-    """The next token, or None where every one is excluded. `best_id` is the largest of the row as it is."""
-    if is_adjusted(sequence, output_index):
-        row = row.clone()  # log-probabilities are those of the raw row
-        adjust(row, sequence, output_index, eos_token_ids)
-        best, best_ids = sampling.greedy(row.unsqueeze(0))
-        if not bool(best.isfinite()):
-            return None
-        best_id = int(best_ids)
-    return best_id if sequence.params.is_greedy else _draw(row, sequence.params, output_index)
+def _choose(row: torch.Tensor, sequence: Sequence, output_index: int, eos_token_ids: frozenset[int]) -> int | None:
+    """The next token of one row, or None where every one is excluded."""
+    row = row.clone()  # log-probabilities are those of the raw row
+    adjust(row, sequence, output_index, eos_token_ids)
+    best, best_ids = sampling.greedy(row.unsqueeze(0))
+    if not bool(best.isfinite()):
+        return None
+    if sequence.params.is_greedy:
+        return int(best_ids)
+    [token_id] = sampling.draw_many(row.unsqueeze(0), [_draw_of(0, sequence.params, output_index)])
+    return token_id
 
 
-def _draw(row: torch.Tensor, params: SamplingParams, output_index: int) -> int:
-    token_id = sampling.draw(
+def _draw_of(row: int, params: SamplingParams, output_index: int) -> Draw:
+    return Draw(
         row,
+        params.top_k,
         temperature=params.temperature,
-        top_k=params.top_k,
         top_p=params.top_p,
         min_p=params.min_p,
         uniform=uniform(params.seed, output_index),
     )
-    return int(token_id)
 
 
 def _candidates(row: torch.Tensor, sequence: Sequence, output_index: int, eos_token_ids: frozenset[int]) -> Sample:

@@ -8,6 +8,7 @@ from typing import Any
 
 from workers.models.errors import UnsupportedModel
 from workers.models.experts import Experts, read_experts
+from workers.models.quantization import refuse_unsupported
 from workers.models.rope import Rope, read_rope
 
 FAMILIES = {
@@ -122,8 +123,7 @@ def _refuse_unsupported(config: Mapping[str, Any], family: str) -> None:
         if config.get(key):
             raise UnsupportedModel(f"{key} = {config[key]} in config.json")
     if "quantization_config" in config:
-        method = config["quantization_config"].get("quant_method", "unknown")
-        raise UnsupportedModel(f"weights quantized with {method}; use the unquantized checkpoint or a GGUF file")
+        refuse_unsupported(config["quantization_config"])
 
 
 def _sliding_windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:

@@ -33,7 +33,7 @@ class Gemma3Layer:
         self.attention = SelfAttention(config, weights, layer, has_qk_norm=True)
         self.post_attention_norm = norm("post_attention")
         self.pre_feed_forward_norm = norm("pre_feedforward")
-        self.feed_forward = FeedForward(weights, layer, kernels.gelu_and_mul)
+        self.feed_forward = FeedForward(weights, layer, "gelu")
         self.post_feed_forward_norm = norm("post_feedforward")
 
     def __call__(

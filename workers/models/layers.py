@@ -1,7 +1,5 @@
 """Self-attention and the gated feed-forward, as every supported architecture has them."""
 
-from collections.abc import Callable
-
 import torch
 
 import kernels
@@ -17,14 +15,14 @@ class SelfAttention:
         prefix = f"model.layers.{layer}.self_attn."
         projections = [f"{prefix}{name}_proj" for name in "qkv"]
         self.layer = layer
-        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.num_heads = config.num_heads
         self.scale, self.sliding_window = config.attention_scale, config.sliding_windows[layer]
         self.eps = config.rms_norm_eps
         self.qkv_proj = weights.matrix(*(f"{name}.weight" for name in projections))
         has_bias = f"{projections[0]}.bias" in weights
-        self.qkv_bias = weights.matrix(*(f"{name}.bias" for name in projections)) if has_bias else None
+        self.qkv_bias = weights.plain(*(f"{name}.bias" for name in projections)) if has_bias else None
         self.o_proj = weights.matrix(f"{prefix}o_proj.weight")
-        self.o_bias = weights.matrix(f"{prefix}o_proj.bias") if f"{prefix}o_proj.bias" in weights else None
+        self.o_bias = weights.plain(f"{prefix}o_proj.bias") if f"{prefix}o_proj.bias" in weights else None
         self.q_norm = weights.norm(f"{prefix}q_norm.weight", config.norm_offset) if has_qk_norm else None
         self.k_norm = weights.norm(f"{prefix}k_norm.weight", config.norm_offset) if has_qk_norm else None
 
@@ -32,28 +30,33 @@ class SelfAttention:
         self, x: torch.Tensor, cos_sin: torch.Tensor, kv_cache: torch.Tensor, batch: AttentionBatch
     ) -> torch.Tensor:
         """[num_tokens, hidden_size] of the same; writes this layer's K and V of every token."""
-        qkv = kernels.linear(x, self.qkv_proj, self.qkv_bias).view(len(x), -1, self.head_dim)
-        q, k, v = torch.split(qkv, [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = kernels.rms_norm(q, self.q_norm, self.eps), kernels.rms_norm(k, self.k_norm, self.eps)
-        q, k = kernels.apply_rotary(q, k, cos_sin)
+        qkv = kernels.linear(x, self.qkv_proj, self.qkv_bias)
         kv_layer = kv_cache[:, self.layer]
-        kernels.store_kv(k, v, kv_layer, batch.slot_mapping)
+        q = kernels.rotate_and_store(
+            qkv,
+            cos_sin,
+            kv_layer,
+            batch,
+            num_heads=self.num_heads,
+            q_norm=self.q_norm,
+            k_norm=self.k_norm,
+            eps=self.eps,
+        )
         out = kernels.paged_attention(q, kv_layer, batch, self.scale, self.sliding_window)
-        return kernels.linear(out.flatten(1), self.o_proj, self.o_bias)
+        return kernels.linear(out, self.o_proj, self.o_bias)
 
 
 class FeedForward:
     """down(activation(gate(x)) * up(x))"""
 
-    def __init__(self, weights: Weights, layer: int, activate_and_mul: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, weights: Weights, layer: int, activation: str) -> None:
         prefix = f"model.layers.{layer}.mlp."
-        self.gate_up_proj = weights.matrix(f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight")
+        self.gate_up_proj = weights.matrix(f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight", is_gated=True)
         self.down_proj = weights.matrix(f"{prefix}down_proj.weight")
-        self.activate_and_mul = activate_and_mul
+        self.activation = activation
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return kernels.linear(self.activate_and_mul(kernels.linear(x, self.gate_up_proj)), self.down_proj)
+        return kernels.linear(kernels.gated_linear(x, self.gate_up_proj, self.activation), self.down_proj)
 
 
 class Rotary:

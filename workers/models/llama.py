@@ -51,4 +51,4 @@ def _make_feed_forward(config: ModelConfig, weights: Weights, layer: int) -> Fee
     experts = config.experts[layer]
     if experts is not None:
         return MoeFeedForward(experts, weights, layer)
-    return FeedForward(weights, layer, kernels.silu_and_mul)
+    return FeedForward(weights, layer, "silu")

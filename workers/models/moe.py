@@ -16,10 +16,10 @@ class MoeFeedForward:
         is_mixtral = f"model.layers.{layer}.block_sparse_moe.gate.weight" in weights
         if is_mixtral:
             prefix = f"model.layers.{layer}.block_sparse_moe."
-        self.router = weights.matrix(f"{prefix}gate.weight")
+        self.router = weights.plain(f"{prefix}gate.weight")
         if f"{prefix}experts.gate_up_proj" in weights:  # stacked, as we hold them
-            self.gate_up_proj = weights.matrix(f"{prefix}experts.gate_up_proj")
-            self.down_proj = weights.matrix(f"{prefix}experts.down_proj")
+            self.gate_up_proj = weights.plain(f"{prefix}experts.gate_up_proj")
+            self.down_proj = weights.plain(f"{prefix}experts.down_proj")
         else:
             gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
             self.gate_up_proj = _stack(weights, f"{prefix}experts.", experts.num_experts, gate, up)
@@ -37,5 +37,5 @@ class MoeFeedForward:
 def _stack(weights: Weights, prefix: str, num_experts: int, *parts: str) -> torch.Tensor:
     """[num_experts, rows of all parts, columns]"""
     names = [f"{prefix}{expert}.{part}.weight" for expert in range(num_experts) for part in parts]
-    stacked = weights.matrix(*names)
+    stacked = weights.plain(*names)
     return stacked.view(num_experts, -1, stacked.shape[1])

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from kernels import Weight
 from workers.models.errors import BadCheckpoint
 
 # Stored beside a text model and not part of it.
@@ -34,9 +35,34 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def matrix(self, *names: str) -> torch.Tensor:
-        """The tensors' rows one below the other, in the compute dtype: [sum of rows, columns], or a joined bias."""
-        return torch.cat([self._read(name).to(self.dtype) for name in names]).to(self.device)
+    def matrix(self, *names: str, is_gated: bool = False) -> Weight:
+        """The tensors' rows one below the other, in the compute dtype: [sum of rows, columns].
+
+        `is_gated` says that they are gates and what they gate, for `kernels.gated_linear`.
+        """
+        return self.joined(*names).to(self.device)
+
+    def plain(self, *names: str) -> torch.Tensor:
+        """The same for kernels that take no packed weights, or of biases."""
+        return self.joined(*names).to(self.device)
+
+    def joined(self, *names: str) -> torch.Tensor:
+        """The same, where they were read."""
+        return torch.cat([self._floats(name) for name in names])
+
+    def int8(self, *names: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The rows as the checkpoint has them, int8 with a scale fp32 for each; None when it has floats."""
+        if any(f"{name}_scale" not in self for name in names):
+            return None
+        scales = [self._read(f"{name}_scale").float().flatten() for name in names]
+        return torch.cat([self._read(name) for name in names]), torch.cat(scales)
+
+    def _floats(self, name: str) -> torch.Tensor:
+        quantized = self.int8(name)
+        if quantized is None:
+            return self._read(name).to(self.dtype)
+        rows, scales = quantized
+        return (rows.float() * scales[:, None]).to(self.dtype)
 
     def norm(self, name: str, offset: float = 0.0) -> torch.Tensor:
         """A norm's multipliers in fp32, `offset` added to what is stored."""

@@ -1,5 +1,7 @@
 """One sample per row, a function of that row alone."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -149,3 +151,12 @@ def test_a_row_that_is_not_finite_fails_alone(value: float, index: int) -> None:
     samples = draw_rows(logits, [make_row(each)[1] for each in indices])
     assert "not finite" in (samples[1].error or "")
     assert [samples[0], samples[2]] == [sample_rows([1])[0], sample_rows([4])[0]]
+
+
+@pytest.mark.parametrize("limits", [{"seed": None}, {"top_p": "much"}, {"temperature": "hot"}])
+def test_a_row_that_cannot_be_drawn_fails_alone(limits: dict[str, Any]) -> None:
+    rows = [make_row(index) for index in (0, 1, 2, 3, 4)]
+    rows[2][1].params.__dict__.update(limits)
+    samples = draw_rows(torch.stack([logits for logits, _ in rows]), [sequence for _, sequence in rows])
+    assert "no token could be chosen" in (samples.pop(2).error or "")
+    assert samples == sample_rows([0, 1, 3, 4])

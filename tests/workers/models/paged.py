@@ -7,16 +7,22 @@ import torch
 from kernels import AttentionBatch, attention_block_size, make_kv_cache
 from workers.models.decoder import Decoder
 from workers.models.loader import load_model
+from workers.models.recorded import RecordedModel
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
     return load_model(path, cache_dir=path.parent / "cache", dtype=dtype, device="cpu")
 
 
+def load_recorded(path: Path, packing: str = "bf16", *, num_threads: int = 1) -> RecordedModel:
+    decoder = load_model(path, cache_dir=path.parent / "cache", dtype=torch.bfloat16, device="cpu", packing=packing)
+    return RecordedModel(decoder, num_threads=num_threads, max_tokens=320, max_rows=320, max_positions=320)
+
+
 class PagedModel:
     """A model with room for `num_seqs` sequences of `max_len` tokens, whose blocks are dealt out shuffled."""
 
-    def __init__(self, model: Decoder, *, num_seqs: int = 1, max_len: int = 256) -> None:
+    def __init__(self, model: Decoder | RecordedModel, *, num_seqs: int = 1, max_len: int = 256) -> None:
         self.model = model
         self.block_size = attention_block_size("cpu")
         blocks_per_seq = -(-max_len // self.block_size)
@@ -27,7 +33,7 @@ class PagedModel:
             block_size=self.block_size,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            dtype=model.embed_tokens.dtype,
+            dtype=_dtype(model),
             device="cpu",
         ).fill_(torch.nan)  # a slot that nobody wrote must not matter
         generator = torch.Generator().manual_seed(1)
@@ -56,3 +62,10 @@ class PagedModel:
         rows = torch.arange(len(input_ids))
         logits = self.model.forward(input_ids, torch.cat(positions), self.kv_cache, batch, rows)
         return list(torch.split(logits, lengths))
+
+
+def _dtype(model: Decoder | RecordedModel) -> torch.dtype:
+    if isinstance(model, RecordedModel):
+        return torch.bfloat16
+    assert isinstance(model.embed_tokens, torch.Tensor)
+    return model.embed_tokens.dtype

@@ -1,0 +1,119 @@
+// The rows of a tile between the two products of attention, sixteen keys at a time.
+#pragma once
+#include <cmath>
+
+#include "attention_flash.h"
+#include "vector512.h"
+
+namespace headrace {
+namespace {
+
+// 2^x for x <= 0 within 2e-7 of it, relatively. Exactly 1 at 0, and 0 below -126: a denormal would take 200 cycles.
+inline __m512 exp2_of(__m512 x) {
+  const __mmask16 is_normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);  // or a NaN
+  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x less floor(x)
+  __m512 p = _mm512_set1_ps(1.867130087e-3f);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.017030275e-3f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.579991315e-2f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.401644501e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931513118e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+  return _mm512_maskz_scalef_ps(is_normal, p, x);  // times 2^floor(x)
+}
+
+// Row r in lane r: the largest of vector r.
+inline __m512 max_of_each(const __m512* rows) {
+  __m512 fours[4];  // of four rows each, their maxima over a quarter of the lanes
+  for (int i = 0; i < 4; ++i, rows += 4) {
+    const __m512 first = _mm512_max_ps(_mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[0], rows[1]));
+    const __m512 second = _mm512_max_ps(_mm512_unpacklo_ps(rows[2], rows[3]), _mm512_unpackhi_ps(rows[2], rows[3]));
+    fours[i] = _mm512_max_ps(_mm512_shuffle_ps(first, second, 0x44), _mm512_shuffle_ps(first, second, 0xEE));
+  }
+  const auto halve = [](__m512 a, __m512 b) {
+    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
+  };
+  return halve(halve(fours[0], fours[1]), halve(fours[2], fours[3]));
+}
+
+// What both sets with AVX512 give `Attention`; see attention_generic.h.
+struct Rows512 {
+  using Weight = uint16_t;  // bfloat16
+
+  static void raise_max(const float* scores, int64_t num_rows, int64_t num_keys, float scale2, RowStates& rows) {
+    for (int64_t first = 0; first < num_rows; first += 16) {
+      __m512 highest[16];
+      for (int64_t i = 0; i < 16; ++i) {
+        const int64_t row = first + i;
+        highest[i] = row < num_rows ? highest_of(scores + row * kKeyTile, num_keys, rows.visible[row])
+                                    : _mm512_set1_ps(kNoScore);
+      }
+      const __m512 before = load_float(rows.max + first);
+      const __m512 max = _mm512_max_ps(_mm512_mul_ps(max_of_each(highest), _mm512_set1_ps(scale2)), before);
+      store_float(rows.rescale + first, exp2_of(_mm512_sub_ps(before, max)));
+      store_float(rows.max + first, max);
+    }
+  }
+
+  static void weigh(const float* scores, int64_t num_keys, float scale2, const RowStates& rows, int64_t row,
+                    uint16_t* weights, float* totals) {
+    const Visible visible = rows.visible[row];
+    const Scale scale{_mm512_set1_ps(scale2), _mm512_set1_ps(rows.max[row])};
+    __m512 total = _mm512_mul_ps(load_float(totals), _mm512_set1_ps(rows.rescale[row]));
+    if (sees_whole_tile(visible)) {
+      for (int64_t key = 0; key < kKeyTile; key += 32)
+        total = weigh_pair(load_float(scores + key), load_float(scores + key + 16), scale, total, weights + key);
+    } else {
+      for (int64_t key = 0; key < num_keys; key += 32) {
+        const __m512 first = load_visible(scores, key, visible), second = load_visible(scores, key + 16, visible);
+        total = weigh_pair(first, second, scale, total, weights + key);
+      }
+    }
+    store_float(totals, total);
+  }
+
+  static void rescale(float* sums, int64_t head_dim, float factor) {
+    const __m512 factors = _mm512_set1_ps(factor);
+    for (int64_t i = 0; i < head_dim; i += 16) store_float(sums + i, _mm512_mul_ps(load_float(sums + i), factors));
+  }
+
+  static void divide(const float* sums, const float* totals, int64_t head_dim, uint16_t* out) {
+    const __m512 inverse = _mm512_set1_ps(1.0f / horizontal_sum(load_float(totals)));
+    for (int64_t i = 0; i < head_dim; i += 16) store_bfloat16(out + i, _mm512_mul_ps(load_float(sums + i), inverse));
+  }
+
+ private:
+  struct Scale {
+    __m512 factor, max;
+  };
+
+  static bool sees_whole_tile(Visible visible) { return visible.begin == 0 && visible.end == kKeyTile; }
+
+  static __m512 highest_of(const float* scores, int64_t num_keys, Visible visible) {
+    if (sees_whole_tile(visible)) {
+      __m512 highest = load_float(scores);
+      for (int64_t key = 16; key < kKeyTile; key += 16) highest = _mm512_max_ps(highest, load_float(scores + key));
+      return highest;
+    }
+    __m512 highest = _mm512_set1_ps(kNoScore);
+    for (int64_t key = 0; key < num_keys; key += 16)
+      highest = _mm512_max_ps(highest, load_visible(scores, key, visible));
+    return highest;
+  }
+
+  static __m512 load_visible(const float* scores, int64_t key, Visible visible) {
+    const auto lanes_before = [key](int64_t end) { return first_lanes(std::max<int64_t>(end - key, 0)); };
+    const __mmask16 lanes = lanes_before(visible.end) & ~lanes_before(visible.begin);
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), lanes, scores + key);
+  }
+
+  // Weights of 32 keys, stored at once: a tile is loaded from them soon. Returns their sums, added to `total`.
+  static __m512 weigh_pair(__m512 first, __m512 second, const Scale& scale, __m512 total, uint16_t* weights) {
+    first = exp2_of(_mm512_fmsub_ps(first, scale.factor, scale.max));
+    second = exp2_of(_mm512_fmsub_ps(second, scale.factor, scale.max));
+    _mm512_storeu_si512(weights, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
+    return _mm512_add_ps(_mm512_add_ps(total, first), second);
+  }
+};
+
+}  // namespace
+}  // namespace headrace

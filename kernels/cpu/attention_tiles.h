@@ -1,0 +1,88 @@
+// What a task of attention works on: its rows, tiles of keys, and the memory between its two products.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "attention_layout.h"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kKeyTile = 128;  // keys; a multiple of every block size
+constexpr int64_t kTaskRows = 32;
+// The running maximum of a row that has seen no key: below any score, and finite, so that -inf less it is no NaN.
+constexpr float kNoScore = -1e30f;
+constexpr float kLog2E = 1.44269504f;  // scores are kept in powers of 2
+
+// Consecutive rows of one sequence, for one KV head.
+struct Task {
+  int64_t seq, kv_head, first_row, num_rows;
+};
+
+// A task's rows among the step's tokens and heads.
+struct Queries : Task {
+  int64_t num_shared;
+  int64_t first_token;     // of the step's, the sequence's first
+  int64_t first_position;  // where it stands
+  int64_t context_len;
+
+  int64_t token(int64_t row) const { return first_token + (first_row + row) / num_shared; }
+  int64_t head(int64_t row) const { return kv_head * num_shared + (first_row + row) % num_shared; }
+  int64_t position(int64_t row) const { return first_position + (first_row + row) / num_shared; }
+};
+
+// Consecutive keys and their values: whole blocks.
+struct KeyTile {
+  int64_t first_key, num_keys, num_groups, num_blocks;
+  const uint16_t* keys[kKeyTile / kGroup];    // of each group
+  const uint16_t* values[kKeyTile / kGroup];  // of each block
+};
+
+// Which keys of a tile a row sees: [begin, end).
+struct Visible {
+  int64_t begin, end;
+};
+
+// What a task knows of its rows from tile to tile.
+struct alignas(64) RowStates {
+  float max[kTaskRows];      // of the scores so far, in powers of 2
+  float rescale[kTaskRows];  // by what the newest maximum shrinks all that came before
+  int64_t position[kTaskRows];
+  Visible visible[kTaskRows];  // of the tile at hand
+};
+
+struct alignas(64) CacheLine {
+  uint8_t bytes[64];
+};
+
+// A thread's memory. What two tiles are in at a time is there twice.
+template <class Weight>
+struct Scratch {
+  std::vector<CacheLine> memory;
+  float* scores[2];       // [kTaskRows, kKeyTile]
+  float* sums;            // [kTaskRows, head_dim]: of the values times their weights
+  float* totals;          // [kTaskRows, 16]: of the weights, by lane
+  Weight* weights[2];     // [kTaskRows, kKeyTile]
+  uint16_t* q;            // [kTaskRows, head_dim]
+  uint16_t* last_values;  // [block_size / 2, head_dim, 2]: zeros past the context
+
+  void reserve(int64_t head_dim, int64_t block_size) {
+    constexpr int64_t kTile = kTaskRows * kKeyTile;
+    const int64_t num_floats = 2 * kTile + kTaskRows * (head_dim + 16);
+    const int64_t num_bytes = num_floats * sizeof(float) + 2 * kTile * sizeof(Weight) +
+                              (kTaskRows + block_size) * head_dim * sizeof(uint16_t);
+    if (static_cast<size_t>(num_bytes) > memory.size() * sizeof(CacheLine))
+      memory.resize(num_bytes / sizeof(CacheLine) + 1);
+    scores[0] = reinterpret_cast<float*>(memory.data());
+    scores[1] = scores[0] + kTile;
+    sums = scores[1] + kTile;
+    totals = sums + kTaskRows * head_dim;
+    weights[0] = reinterpret_cast<Weight*>(totals + kTaskRows * 16);
+    weights[1] = weights[0] + kTile;
+    q = reinterpret_cast<uint16_t*>(weights[1] + kTile);
+    last_values = q + kTaskRows * head_dim;
+  }
+};
+
+}  // namespace
+}  // namespace headrace

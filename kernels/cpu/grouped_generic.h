@@ -1,0 +1,170 @@
+// Weights quantized in groups without instructions of one machine: panels are first unpacked to a byte for each quant.
+#pragma once
+#include "grouped.h"
+
+namespace headrace {
+namespace {
+
+// Columns with one scale, in a tile.
+template <class F>
+struct Part {
+  int8_t quads[F::kPartQuads][kColumnTile * 4];  // less their zero points
+  float scales[kColumnTile];
+  float mins[kColumnTile];
+};
+
+// Exact, also of the small halves that are not normalized; not of infinities and NaN, which no weight has.
+inline float widen_half(const uint8_t* x) {
+  uint16_t half;
+  std::memcpy(&half, x, sizeof half);
+  const float magnitude = float_of(uint32_t{half & 0x7FFFu} << 13) * 0x1p112f;
+  return half & 0x8000 ? -magnitude : magnitude;
+}
+
+// Eight bits as bytes of 0 and 1.
+inline uint64_t spread(uint8_t bits) {
+  constexpr uint64_t kEach = 0x0101010101010101, kBit = 0x8040201008040201;
+  const uint64_t chosen = (bits * kEach) & kBit;
+  return ((chosen + 0x7F7F7F7F7F7F7F7F) | chosen) >> 7 & kEach;
+}
+
+// One quad of a tile, unsigned but for eight bits.
+template <class F>
+inline void unpack_quad(const uint8_t* quants, int tile, int quad, uint8_t* out) {
+  constexpr int kQuad = kColumnTile * 4;
+  if constexpr (F::kBits == 8) {
+    std::memcpy(out, quants + (tile * kGroupQuads + quad) * kQuad, kQuad);
+    return;
+  }
+  const uint8_t* nibbles = quants + (tile * kGroupQuads + quad) / 2 * kQuad;
+  const int shift = quad % 2 * 4;
+  for (int i = 0; i < kQuad; ++i) out[i] = nibbles[i] >> shift & 15;
+  for (int plane = 0; plane < F::kBits - 4; ++plane) {
+    const uint8_t* bits = quants + F::kPlanes + plane * F::kPlane + (tile * kGroupQuads + quad) * kQuad / 8;
+    for (int i = 0; i < kQuad / 8; ++i) {
+      uint64_t eight;
+      std::memcpy(&eight, out + i * 8, sizeof eight);
+      eight |= spread(bits[i]) << (4 + plane);
+      std::memcpy(out + i * 8, &eight, sizeof eight);
+    }
+  }
+}
+
+// Of one row of a panel, `group` counted within its block.
+template <class F>
+inline float scale_of(const uint8_t* head, int64_t group, int part, int row) {
+  const float half = widen_half(head + row * 2);
+  if (!F::kIsSuper) return half;
+  const uint8_t factor = head[F::kFactors + (group * F::kParts + part) * kPanelRows + row];
+  return half * static_cast<float>(F::kHasMins ? int{factor} : int{static_cast<int8_t>(factor)});
+}
+
+template <class F>
+inline float min_of(const uint8_t* head, int64_t group, int row) {
+  if (!F::kHasMins) return 0.0f;
+  return widen_half(head + F::kHalves + row * 2) * static_cast<float>(head[F::kMinFactors + group * kPanelRows + row]);
+}
+
+template <class F>
+inline int zero_of(const uint8_t* head, int row) {
+  if (F::kBits == 8) return 0;  // already less its zero point
+  return F::kHasZeros ? head[F::kHalves + row] : F::kZero;
+}
+
+template <class F>
+void unpack_part(const uint8_t* panel, int64_t group, int part, int tile, Part<F>& out) {
+  const uint8_t* head = F::head(panel, group);
+  const int first_row = tile * kColumnTile;
+  int8_t zeros[kColumnTile * 4];
+  for (int i = 0; i < kColumnTile; ++i) {
+    out.scales[i] = scale_of<F>(head, group % F::kBlockGroups, part, first_row + i);
+    out.mins[i] = min_of<F>(head, group % F::kBlockGroups, first_row + i);
+    for (int j = 0; j < 4; ++j) zeros[i * 4 + j] = static_cast<int8_t>(zero_of<F>(head, first_row + i));
+  }
+  for (int i = 0; i < F::kPartQuads; ++i) {
+    uint8_t quad[kColumnTile * 4];
+    unpack_quad<F>(F::quants(panel, group), tile, part * F::kPartQuads + i, quad);
+    for (int j = 0; j < kColumnTile * 4; ++j) out.quads[i][j] = static_cast<int8_t>(quad[j] - zeros[j]);
+  }
+}
+
+// Adds to the `sums` of a tile what a part gives for a row. Dot::multiply makes the 16 integer sums.
+template <class Dot, class F>
+inline void add_part(const Part<F>& weights, const Activations& x, int part, int row, float* sums) {
+  int32_t products[kColumnTile];
+  Dot::multiply(weights.quads, x.quants[row] + part * F::kPartColumns, products);
+  for (int i = 0; i < kColumnTile; ++i)
+    sums[i] = __builtin_fmaf(static_cast<float>(products[i]), weights.scales[i] * x.scales[row], sums[i]);
+  if (F::kHasMins)
+    for (int i = 0; i < kColumnTile; ++i) sums[i] = __builtin_fmaf(-weights.mins[i], x.sums[row], sums[i]);
+}
+
+// A task's panels, unpacked to [panels][2 tiles][groups][parts].
+template <class Dot, class F>
+struct UnpackedPanels {
+  int num_panels;
+  int64_t num_groups;
+  Part<F>* parts;
+
+  UnpackedPanels(const Grouped& g, const uint8_t* packed, int num, int64_t /*num_rows*/)
+      : num_panels(num), num_groups(g.num_groups) {
+    const int64_t num_tiles = num * kPanelTiles;
+    const int64_t num_bytes = num_tiles * num_groups * F::kParts * int64_t{sizeof(Part<F>)};
+    parts = reinterpret_cast<Part<F>*>(grouped_scratch(Scratch::kPanels, num_bytes));
+    Part<F>* out = parts;
+    for (int64_t tile = 0; tile < num_tiles; ++tile)
+      for (int64_t group = 0; group < num_groups; ++group)
+        for (int part = 0; part < F::kParts; ++part, ++out)
+          unpack_part(packed + tile / kPanelTiles * F::panel_bytes(num_groups), group, part, tile % kPanelTiles, *out);
+  }
+
+  static void quantize(const uint16_t* x, Activations& y, int row) { quantize_group<F>(x, y, row); }
+
+  // sums [num_rows, panels * 32] of up to 16 rows.
+  void multiply(const Activations* x, int num_rows, float* sums) const {
+    for (int row = 0; row < num_rows; ++row)
+      for (int tile = 0; tile < num_panels * kPanelTiles; ++tile)
+        multiply_tile(x, row, parts + tile * num_groups * F::kParts, sums + row * kSumsStride + tile * kColumnTile);
+  }
+
+  void multiply_tile(const Activations* x, int row, const Part<F>* weights, float* sums) const {
+    float total[kColumnTile] = {};
+    for (int64_t group = 0; group < num_groups; ++group)
+      for (int part = 0; part < F::kParts; ++part) add_part<Dot>(*weights++, x[group], part, row, total);
+    std::memcpy(sums, total, sizeof total);
+  }
+};
+
+// One row of the weight.
+template <class F>
+void dequantize_row(const EmbeddingArguments& a, int64_t id, float* out) {
+  const int64_t num_groups = a.k / kGroup;
+  const uint8_t* panel = a.weight + id / kPanelRows * F::panel_bytes(num_groups);
+  const int row = static_cast<int>(id % kPanelRows), tile = row / kColumnTile, column = row % kColumnTile;
+  const float factor = static_cast<float>(a.scale);
+  for (int64_t k = 0; k < a.k; k += 4) {
+    const int64_t group = k / kGroup, in_block = group % F::kBlockGroups;
+    const int quad = static_cast<int>(k % kGroup / 4);
+    const uint8_t* head = F::head(panel, group);
+    uint8_t quants[kColumnTile * 4];
+    unpack_quad<F>(F::quants(panel, group), tile, quad, quants);
+    const float scale = scale_of<F>(head, in_block, quad / F::kPartQuads, row), min = min_of<F>(head, in_block, row);
+    const int zero = zero_of<F>(head, row);
+    for (int i = 0; i < 4; ++i) {
+      const uint8_t quant = quants[column * 4 + i];
+      const int value = (F::kBits == 8 ? int{static_cast<int8_t>(quant)} : int{quant}) - zero;
+      out[k + i] = (static_cast<float>(value) * scale - min) * factor;
+    }
+  }
+}
+
+template <class F>
+void embedding_grouped(const void* words, const Context& context) {
+  const auto& a = arguments<EmbeddingArguments>(words);
+  context.pool.run(context.step.num_tokens, [&](int64_t token) {
+    dequantize_row<F>(a, context.step.input_ids[token], a.out + token * a.out_stride);
+  });
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,145 @@
+// int8 by tile products: 16 rows of x with 16 rows of the weight, 64 columns of both at a time.
+#include "amx.h"
+#include "int8_tiles.h"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kStep = kPanel * kInt8Block;  // bytes of a panel that are multiplied in one step: 4 tiles
+constexpr int64_t kBlockRows = 2 * kInt8TileRows;
+constexpr int64_t kSumsStride = kPanel * sizeof(int32_t);
+constexpr int64_t kFetchedAhead = 4 * kStep;
+
+// What goes on beside the products, a little at each of their steps: the vector units finish the rows before, and the
+// weights to come are fetched. The tiles alone would leave both idle.
+class Background {
+ public:
+  Background(const Int8Task& task, const LinearArguments& a, const QuantizedRows& x)
+      : arguments_(a), x_(x), end_(panel_at(task.end_panel)), next_(panel_at(task.next_panel)) {
+    const int64_t num_rows = task.end_row - task.first_row, num_steps = a.k / kInt8Block;
+    is_one_tile_ = num_rows <= kInt8TileRows;
+    const int64_t num_passes = is_one_tile_ ? 1 : 2 * divide_up(num_rows, kBlockRows);  // through each panel
+    const int64_t ahead = is_one_tile_ ? kFetchedAhead : int8_panel_bytes(a.k);
+    cursor_ = std::min(panel_at(task.first_panel) + ahead, end_);
+    lines_per_step_ = divide_up(int8_panel_bytes(a.k) / 64, num_passes * num_steps);
+    rows_per_step_ = divide_up(kInt8TileRows, num_steps);
+  }
+
+  // Those before must be finished.
+  void finish(const int32_t* sums, int64_t row, int64_t num_rows, int64_t panel) {
+    sums_ = sums, row_ = row, end_row_ = row + num_rows, panel_ = panel;
+  }
+
+  void step() {
+    for (int64_t i = 0; i < lines_per_step_; ++i, cursor_ += 64) {
+      if (cursor_ == end_) cursor_ = next_;
+      if (is_one_tile_) {
+        _mm_prefetch(reinterpret_cast<const char*>(cursor_), _MM_HINT_T0);
+      } else {
+        _mm_prefetch(reinterpret_cast<const char*>(cursor_), _MM_HINT_T1);
+      }
+    }
+    finish_rows(rows_per_step_);
+  }
+
+  void finish_rows(int64_t at_most) {
+    const float* scales = int8_panel(arguments_.weight, arguments_.k, panel_).scales;
+    for (; at_most > 0 && row_ < end_row_; --at_most, ++row_, sums_ += kPanel)
+      finish_row(sums_, x_.scales[row_], scales, arguments_, row_, panel_);
+  }
+
+ private:
+  const uint8_t* panel_at(int64_t i) const { return arguments_.weight + i * int8_panel_bytes(arguments_.k); }
+
+  const LinearArguments& arguments_;
+  const QuantizedRows& x_;
+  const uint8_t* cursor_;  // of what is fetched
+  const uint8_t* const end_;
+  const uint8_t* const next_;
+  bool is_one_tile_;  // then what is fetched is needed at once; else it is the next panel, too far off for the L1 cache
+  int64_t lines_per_step_, rows_per_step_;
+  const int32_t* sums_ = nullptr;
+  int64_t row_ = 0, end_row_ = 0, panel_ = 0;
+};
+
+void zero_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+// 16 rows of x by the 64 of a panel.
+void multiply_tile(const int8_t* x, const int8_t* weight, int64_t k, int32_t* sums, Background& background) {
+  zero_sums();
+  for (int64_t i = 0; i < k; i += kInt8Block, x += kInt8Tile, weight += kStep) {
+    background.step();
+    _tile_loadd(4, x, kTileBytes);
+    _tile_loadd(6, weight, kTileBytes);
+    _tile_dpbssd(0, 4, 6);
+    _tile_loadd(7, weight + kInt8Tile, kTileBytes);
+    _tile_dpbssd(1, 4, 7);
+    _tile_loadd(6, weight + 2 * kInt8Tile, kTileBytes);
+    _tile_dpbssd(2, 4, 6);
+    _tile_loadd(7, weight + 3 * kInt8Tile, kTileBytes);
+    _tile_dpbssd(3, 4, 7);
+  }
+  _tile_stored(0, sums, kSumsStride);
+  _tile_stored(1, sums + 16, kSumsStride);
+  _tile_stored(2, sums + 32, kSumsStride);
+  _tile_stored(3, sums + 48, kSumsStride);
+}
+
+// 32 rows of x by half a panel: every tile that is loaded serves two products.
+void multiply_half(const int8_t* x, const int8_t* weight, int64_t k, int32_t* sums, Background& background) {
+  const int8_t* lower = x + k * kInt8TileRows;
+  zero_sums();
+  for (int64_t i = 0; i < k; i += kInt8Block, x += kInt8Tile, lower += kInt8Tile, weight += kStep) {
+    _tile_loadd(4, x, kTileBytes);
+    _tile_loadd(6, weight, kTileBytes);
+    _tile_dpbssd(0, 4, 6);
+    _tile_loadd(7, weight + kInt8Tile, kTileBytes);
+    _tile_dpbssd(1, 4, 7);
+    _tile_loadd(5, lower, kTileBytes);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
+    background.step();
+  }
+  _tile_stored(0, sums, kSumsStride);
+  _tile_stored(1, sums + 16, kSumsStride);
+  _tile_stored(2, sums + kInt8TileRows * kPanel, kSumsStride);
+  _tile_stored(3, sums + kInt8TileRows * kPanel + 16, kSumsStride);
+}
+
+void multiply(const Int8Task& task, const LinearArguments& a, const QuantizedRows& x) {
+  alignas(64) int32_t sums[2][kBlockRows * kPanel];  // of this block, and of the one before
+  Background background(task, a, x);
+  configure_tiles(static_cast<int>(std::min<int64_t>(kTileRows, task.end_row - task.first_row)));
+  int parity = 0;
+  for (int64_t panel = task.first_panel; panel < task.end_panel; ++panel) {
+    const int8_t* weight = int8_panel(a.weight, a.k, panel).tiles;
+    for (int64_t row = task.first_row; row < task.end_row; row += kBlockRows, parity ^= 1) {
+      const int8_t* rows = reinterpret_cast<const int8_t*>(x.bytes) + row * a.k;
+      const int64_t num_rows = std::min(kBlockRows, task.end_row - row);
+      if (num_rows <= kInt8TileRows) {
+        multiply_tile(rows, weight, a.k, sums[parity], background);
+      } else {
+        multiply_half(rows, weight, a.k, sums[parity], background);
+        multiply_half(rows, weight + 2 * kInt8Tile, a.k, sums[parity] + kPanel / 2, background);
+      }
+      background.finish_rows(kBlockRows);
+      background.finish(sums[parity], row, num_rows, panel);
+    }
+  }
+  background.finish_rows(kBlockRows);
+}
+
+void linear_int8(const void* words, const Context& context) {
+  share_int8<int8_t>(arguments<LinearArguments>(words), context, 0, multiply);
+}
+
+}  // namespace
+
+extern const Entry kInt8Amx[] = {{"linear_int8", linear_int8}, {nullptr, nullptr}};
+
+}  // namespace headrace

@@ -1,0 +1,37 @@
+// What every linear kernel is asked, whatever its weights' format.
+#pragma once
+#include "kernel.h"
+
+namespace headrace {
+
+enum OutKind : int64_t { kFloat = 0, kBfloat16 = 1 };
+// Gated: of every 64 packed rows of the weight the first 32 are gates and the others what they gate, and the result has
+// half as many columns.
+enum Epilogue : int64_t { kPlain = 0, kSiluGated = 1, kGeluGated = 2 };
+
+// out[r] = epilogue(x[r] @ weight.T + bias), over x bfloat16 [rows, k], weight packed [n, k].
+struct LinearArguments {
+  int64_t extent;       // Extent
+  const uint16_t* x;    // bfloat16; columns from k up to the next multiple of 64 are zeros
+  int64_t x_stride;     // elements between rows, a multiple of 64
+  const uint8_t* weight;  // packed, as the format says
+  int64_t n, k;         // multiples of 64, with what the packing added
+  const float* bias;    // [n], packed as the weight's rows are; or null
+  void* out;            // float or bfloat16
+  int64_t out_stride;   // elements between rows
+  int64_t out_kind;     // OutKind
+  int64_t epilogue;     // Epilogue
+};
+
+// Rows of the same packed weight, which is also the output head: out[t] = weight[input_ids[t]] * scale.
+struct EmbeddingArguments {
+  const uint8_t* weight;
+  int64_t n, k;
+  double scale;
+  float* out;
+  int64_t out_stride;
+};
+
+constexpr int64_t kPanel = 64;  // weight rows that are packed, and computed, together
+
+}  // namespace headrace

@@ -1,0 +1,78 @@
+// Linear layers on AVX512's bfloat16 products: six rows by the 64 columns of a panel, in 24 registers.
+#include <cstring>
+
+#include "epilogue512.h"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kTileColumns = 16;                // rows of the weight, columns of the result
+constexpr int64_t kPairOfTile = kTileColumns * 2;   // elements of a pair of columns of x in a tile
+constexpr int64_t kTile = kTileColumns * 32;        // elements of a tile
+constexpr int64_t kStep = 4 * kTile;                // of 32 columns of x in a panel
+constexpr int64_t kPrefetchedAhead = 2 * kStep;
+constexpr int64_t kMaxRows = 6;
+
+// In assembly because GCC 12 keeps the sums of the intrinsic in memory.
+inline __m512 add_products(__m512 sums, __m512i x, __m512i weight) {
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(x), "v"(weight));
+  return sums;
+}
+
+inline __m512i broadcast_pair(const uint16_t* x) {
+  int32_t pair;
+  std::memcpy(&pair, x, sizeof pair);
+  return _mm512_set1_epi32(pair);
+}
+
+// sums [kRows, 64] of so many rows by a panel.
+template <int kRows>
+void multiply_panel(const LinearArguments& a, const uint16_t* x, const uint16_t* weight, float* sums) {
+  __m512 total[kRows][4];
+  for (auto& row : total)
+    for (__m512& columns : row) columns = _mm512_setzero_ps();
+  for (int64_t k = 0; k < a.k; k += 2) {
+    const uint16_t* pair = weight + k / 32 * kStep + k % 32 / 2 * kPairOfTile;
+    __m512i columns[4];
+    for (int j = 0; j < 4; ++j) {
+      columns[j] = _mm512_loadu_si512(pair + j * kTile);
+      _mm_prefetch(reinterpret_cast<const char*>(pair + j * kTile + kPrefetchedAhead), _MM_HINT_T0);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i both = broadcast_pair(x + r * a.x_stride + k);
+      for (int j = 0; j < 4; ++j) total[r][j] = add_products(total[r][j], both, columns[j]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int j = 0; j < 4; ++j) store_float(sums + r * kPanel + j * kTileColumns, total[r][j]);
+}
+
+template <int kRows>
+void multiply_rows(const LinearArguments& a, int64_t row, int64_t panel) {
+  alignas(64) float sums[kRows * kPanel];
+  const auto* weight = reinterpret_cast<const uint16_t*>(a.weight) + panel * kPanel * a.k;
+  multiply_panel<kRows>(a, a.x + row * a.x_stride, weight, sums);
+  for (int r = 0; r < kRows; ++r) finish_row(a, sums + r * kPanel, row + r, panel);
+}
+
+using MultiplyRows = void (*)(const LinearArguments&, int64_t row, int64_t panel);
+constexpr MultiplyRows kMultiplyRows[kMaxRows + 1] = {nullptr,          multiply_rows<1>, multiply_rows<2>,
+                                                      multiply_rows<3>, multiply_rows<4>, multiply_rows<5>,
+                                                      multiply_rows<6>};
+
+void linear_bf16(const void* words, const Context& context) {
+  const auto& a = arguments<LinearArguments>(words);
+  const int64_t num_rows = num_rows_of(a.extent, context.step);
+  context.pool.run(a.n / kPanel, [&](int64_t panel) {
+    for (int64_t row = 0; row < num_rows; row += kMaxRows) {
+      const int64_t left = num_rows - row;
+      kMultiplyRows[left < kMaxRows ? left : kMaxRows](a, row, panel);
+    }
+  });
+}
+
+}  // namespace
+
+extern const Entry kLinearAvx512[] = {{"linear_bf16", linear_bf16}, {nullptr, nullptr}};
+
+}  // namespace headrace

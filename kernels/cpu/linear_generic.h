@@ -1,0 +1,132 @@
+// Linear layers without instructions of one machine: plain C++, which a source file compiles for its instruction set
+// in a namespace of its own, HEADRACE_SET.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "linear.h"
+
+namespace headrace {
+namespace HEADRACE_SET {
+
+constexpr int64_t kTileColumns = 16;                     // rows of the weight, columns of the result
+constexpr int64_t kTileOfPair = kTileColumns * 2;        // elements of a tile in a pair of columns of x
+constexpr int64_t kTileOfStep = kTileColumns * 32;       // in the 32 columns that lie together
+constexpr int64_t kStepOfPanel = 4 * kTileOfStep;
+constexpr int64_t kMaxRows = 4;                          // computed together, for which the registers suffice
+
+// The compiler's own vectors, of whatever registers there are.
+typedef float Floats __attribute__((vector_size(32)));
+typedef uint32_t Bits __attribute__((vector_size(32)));
+constexpr int64_t kLanes = 8;
+
+inline float widen(uint16_t x) {
+  const uint32_t bits = uint32_t{x} << 16;
+  float wide;
+  std::memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+
+// To the nearest, of two equally near to the even one; a NaN stays one.
+inline uint16_t round_to_bfloat16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (std::isnan(x)) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+// Adds to the sums of 16 columns what one pair of columns of x gives.
+template <int kRows>
+inline void add_pair(const uint16_t* x, int64_t x_stride, const uint16_t* weight, Floats (&sums)[kRows][2]) {
+  for (int half = 0; half < 2; ++half) {
+    Bits pairs;
+    std::memcpy(&pairs, weight + half * 2 * kLanes, sizeof pairs);
+    const Bits lower = pairs << 16, upper = pairs & 0xFFFF0000u;
+    for (int r = 0; r < kRows; ++r) {
+      const uint16_t* pair = x + r * x_stride;
+      sums[r][half] += reinterpret_cast<Floats>(lower) * widen(pair[0]);
+      sums[r][half] += reinterpret_cast<Floats>(upper) * widen(pair[1]);
+    }
+  }
+}
+
+// sums [kRows, 64], of which it fills the 16 columns of one tile.
+template <int kRows>
+void multiply_tile(const LinearArguments& a, const uint16_t* x, const uint16_t* weight, float* sums) {
+  Floats total[kRows][2] = {};
+  for (int64_t k = 0; k < a.k; k += 32, weight += kStepOfPanel)
+    for (int64_t pair = 0; pair < 16; ++pair)
+      add_pair<kRows>(x + k + 2 * pair, a.x_stride, weight + pair * kTileOfPair, total);
+  for (int r = 0; r < kRows; ++r) std::memcpy(sums + r * kPanel, total[r], sizeof total[r]);
+}
+
+inline float silu(float x) { return x / (1.0f + std::exp(-x)); }
+
+inline float gelu(float x) {
+  return 0.5f * x * (1.0f + std::tanh(0.797884561f * (x + 0.044715f * x * x * x)));
+}
+
+inline void store(const LinearArguments& a, int64_t row, int64_t column, float x) {
+  const int64_t at = row * a.out_stride + column;
+  if (a.out_kind == kFloat) {
+    static_cast<float*>(a.out)[at] = x;
+  } else {
+    static_cast<uint16_t*>(a.out)[at] = round_to_bfloat16(x);
+  }
+}
+
+// Writes one row of the result in the columns of `panel`, from its 64 sums, which it changes.
+inline void finish_panel(const LinearArguments& a, float* sums, int64_t row, int64_t panel) {
+  constexpr int64_t kHalf = kPanel / 2;
+  if (a.bias)
+    for (int64_t j = 0; j < kPanel; ++j) sums[j] += a.bias[panel * kPanel + j];
+  if (a.epilogue == kPlain) {
+    for (int64_t j = 0; j < kPanel; ++j) store(a, row, panel * kPanel + j, sums[j]);
+    return;
+  }
+  for (int64_t j = 0; j < kHalf; ++j) {
+    const float active = a.epilogue == kSiluGated ? silu(sums[j]) : gelu(sums[j]);
+    store(a, row, panel * kHalf + j, active * sums[kHalf + j]);
+  }
+}
+
+template <int kRows>
+void multiply_rows(const LinearArguments& a, int64_t row, int64_t panel) {
+  const auto* weight = reinterpret_cast<const uint16_t*>(a.weight) + panel * kPanel * a.k;
+  const uint16_t* x = a.x + row * a.x_stride;
+  float sums[kRows * kPanel];
+  for (int64_t tile = 0; tile < kPanel / kTileColumns; ++tile)
+    multiply_tile<kRows>(a, x, weight + tile * kTileOfStep, sums + tile * kTileColumns);
+  for (int r = 0; r < kRows; ++r) finish_panel(a, sums + r * kPanel, row + r, panel);
+}
+
+inline void linear_bf16(const void* words, const Context& context) {
+  const auto& a = arguments<LinearArguments>(words);
+  const int64_t num_rows = num_rows_of(a.extent, context.step);
+  context.pool.run(a.n / kPanel, [&](int64_t panel) {
+    int64_t row = 0;
+    for (; row + kMaxRows <= num_rows; row += kMaxRows) multiply_rows<kMaxRows>(a, row, panel);
+    for (; row < num_rows; ++row) multiply_rows<1>(a, row, panel);
+  });
+}
+
+inline void embedding_bf16(const void* words, const Context& context) {
+  const auto& a = arguments<EmbeddingArguments>(words);
+  const auto* weight = reinterpret_cast<const uint16_t*>(a.weight);
+  const float scale = static_cast<float>(a.scale);
+  context.pool.run(context.step.num_tokens, [&](int64_t token) {
+    const int64_t id = context.step.input_ids[token];
+    const uint16_t* row = weight + id / kPanel * kPanel * a.k + id % kPanel / kTileColumns * kTileOfStep +
+                          id % kTileColumns * 2;
+    float* out = a.out + token * a.out_stride;
+    for (int64_t k = 0; k < a.k; k += 2) {
+      const uint16_t* pair = row + k / 32 * kStepOfPanel + k % 32 / 2 * kTileOfPair;
+      out[k] = widen(pair[0]) * scale;
+      out[k + 1] = widen(pair[1]) * scale;
+    }
+  });
+}
+
+}  // namespace HEADRACE_SET
+}  // namespace headrace

@@ -1,0 +1,106 @@
+"""The operations as a program records them: each appends its C++ kernel and returns where the result will be."""
+
+import torch
+
+from kernels.cpu.packed import PackedMatrix
+from kernels.cpu.program import Program
+
+FLOAT, BFLOAT16 = 0, 1  # `OutKind`
+KINDS = {torch.float32: FLOAT, torch.bfloat16: BFLOAT16}
+PLAIN = 0
+EPILOGUES = {"silu": 1, "gelu": 2}  # `Epilogue`
+
+
+def embedding(program: Program, weight: PackedMatrix, scale: float | None) -> torch.Tensor:
+    out = program.tokens(weight.num_columns, torch.float32)
+    factor = 1.0 if scale is None else float(torch.tensor(scale, dtype=torch.bfloat16))
+    program.append(
+        f"embedding_{weight.format}",
+        *(weight.data, weight.padded_rows, weight.padded_columns, factor),
+        *_rows(out),
+    )
+    return out
+
+
+def select_rows(program: Program, x: torch.Tensor) -> torch.Tensor:
+    y = program.rows(x.shape[1], torch.bfloat16)
+    program.append("select_rows", *_rows(x), *_rows(y), x.shape[1])
+    return y
+
+
+def linear(program: Program, x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
+    out = program.like(x, weight.num_rows, torch.float32)
+    _append_linear(program, x, weight, bias, out, PLAIN)
+    return out
+
+
+def gated_linear(program: Program, x: torch.Tensor, weight: PackedMatrix, activation: str) -> torch.Tensor:
+    assert weight.is_gated, "gates and what they gate are packed side by side"
+    out = program.like(x, weight.num_rows // 2, torch.bfloat16)
+    _append_linear(program, x, weight, None, out, EPILOGUES[activation])
+    return out
+
+
+def _append_linear(
+    program: Program, x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor | None, out: torch.Tensor, epilogue: int
+) -> None:
+    if bias is not None:
+        bias = torch.nn.functional.pad(bias.float(), (0, weight.padded_rows - len(bias)))
+    program.append(
+        f"linear_{weight.format}",
+        *(program.extent_of(x), *_rows(x), weight.data, weight.padded_rows, weight.padded_columns, bias),
+        *(*_rows(out), KINDS[out.dtype], epilogue),
+    )
+
+
+def rms_norm(program: Program, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    y = program.like(x, x.shape[1], torch.bfloat16)
+    program.append(
+        "rms_norm",
+        *(program.extent_of(x), *_rows(x), KINDS[x.dtype], weight),
+        *(*_rows(y), BFLOAT16, x.shape[1], eps),
+    )
+    return y
+
+
+def add_rms_norm(
+    program: Program, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y = program.like(x, x.shape[1], torch.bfloat16)
+    program.append("add_rms_norm", *_rows(x), KINDS[x.dtype], *_rows(residual), weight, *_rows(y), x.shape[1], eps)
+    return y, residual
+
+
+def rotate_and_store(
+    program: Program,
+    qkv: torch.Tensor,
+    table: torch.Tensor,
+    kv_layer: torch.Tensor,
+    *,
+    num_heads: int,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+) -> torch.Tensor:
+    head_dim = kv_layer.shape[4]
+    q = program.tokens(num_heads * head_dim, torch.bfloat16)
+    program.append("rotate_and_store", *_rows(qkv), q_norm, k_norm, eps, table, *_rows(q), *_cache(kv_layer, num_heads))
+    return q
+
+
+def paged_attention(
+    program: Program, q: torch.Tensor, kv_layer: torch.Tensor, scale: float, sliding_window: int | None
+) -> torch.Tensor:
+    out = program.tokens(q.shape[1], torch.bfloat16)
+    num_heads = q.shape[1] // kv_layer.shape[4]
+    program.append("attention", *_rows(q), *_cache(kv_layer, num_heads), sliding_window or 0, float(scale), *_rows(out))
+    return out
+
+
+def _rows(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return x, x.stride(0)
+
+
+def _cache(kv_layer: torch.Tensor, num_heads: int) -> tuple[torch.Tensor, int, int, int, int, int]:
+    _, _, block_size, num_kv_heads, head_dim = kv_layer.shape
+    return kv_layer, kv_layer.stride(0), block_size, num_heads, num_kv_heads, head_dim

@@ -1,0 +1,126 @@
+"""One function per operation. While a program is recorded it appends the CPU kernel; else PyTorch's reference computes.
+
+Model files call these functions and nothing else.
+"""
+
+import torch
+
+from kernels import reference, reference_attention, reference_moe
+from kernels.attention import AttentionBatch
+from kernels.cpu import recorded
+from kernels.cpu.packed import PackedMatrix
+from kernels.cpu.program import active
+
+Weight = torch.Tensor | PackedMatrix
+
+
+def embedding(token_ids: torch.Tensor, weight: Weight, scale: float | None = None) -> torch.Tensor:
+    """Rows of `weight` [vocab_size, hidden] at `token_ids` int64 [n], times `scale` rounded to the weight's dtype."""
+    if (program := active()) is not None:
+        return recorded.embedding(program, _packed(weight), scale)
+    return reference.embedding(token_ids, _plain(weight), scale)
+
+
+def select_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of x [n, dim] at `rows` int64 [num_rows], copied."""
+    if (program := active()) is not None:
+        return recorded.select_rows(program, x)
+    return reference.select_rows(x, rows)
+
+
+def linear(
+    x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, *, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """`x @ weight.T + bias`, [n, out] in `out_dtype` or what suits the backend: x [n, in], weight [out, in]."""
+    if (program := active()) is not None:
+        return recorded.linear(program, x, _packed(weight), bias)
+    return reference.linear(x, _plain(weight), bias, out_dtype=out_dtype)
+
+
+def gated_linear(x: torch.Tensor, weight: Weight, activation: str) -> torch.Tensor:
+    """activation(gate) * up, [n, dim]: `linear` by a weight of gates and ups [2 * dim, in]; silu or gelu (tanh)."""
+    if (program := active()) is not None:
+        return recorded.gated_linear(program, x, _packed(weight), activation)
+    return reference.gated_linear(x, _plain(weight), activation)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x [n, dim] over its root mean square along dim, times `weight` fp32 [dim]; computed in fp32."""
+    if (program := active()) is not None:
+        return recorded.rms_norm(program, x, weight, eps)
+    return reference.rms_norm(x, weight, eps)
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rms_norm(x + residual), x + residual) of x and residual [n, dim]. They may be changed: use what is returned."""
+    if (program := active()) is not None:
+        return recorded.add_rms_norm(program, x, residual, weight, eps)
+    return reference.add_rms_norm(x, residual, weight, eps)
+
+
+def rotary_cos_sin(positions: torch.Tensor, inv_freq: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """fp32 [n, 2, head_dim / 2]: cosine and sine of positions int64 [n] times inv_freq fp32 [head_dim / 2], scaled.
+
+    While a program is recorded, those of every position that it may meet.
+    """
+    if (program := active()) is not None:
+        positions = torch.arange(program.max_positions)
+    return reference.rotary_cos_sin(positions, inv_freq, scale)
+
+
+def rotate_and_store(
+    qkv: torch.Tensor,
+    cos_sin: torch.Tensor,
+    kv_layer: torch.Tensor,
+    batch: AttentionBatch,
+    *,
+    num_heads: int,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+) -> torch.Tensor:
+    """Q of every token, rotated, [n, num_heads * head_dim]; its K, rotated, and its V go into the cache.
+
+    `qkv` is [n, (num_heads + 2 * num_kv_heads) * head_dim], `kv_layer` [num_blocks, 2, block_size, num_kv_heads,
+    head_dim]. The norms, fp32 [head_dim], are of each head of Q and K, before they are rotated.
+    """
+    if (program := active()) is not None:
+        return recorded.rotate_and_store(
+            program, qkv, cos_sin, kv_layer, num_heads=num_heads, q_norm=q_norm, k_norm=k_norm, eps=eps
+        )
+    return reference.rotate_and_store(
+        qkv, cos_sin, kv_layer, batch.slot_mapping, num_heads=num_heads, q_norm=q_norm, k_norm=k_norm, eps=eps
+    )
+
+
+def paged_attention(
+    q: torch.Tensor, kv_layer: torch.Tensor, batch: AttentionBatch, scale: float, sliding_window: int | None = None
+) -> torch.Tensor:
+    """Causal attention of q [n, num_heads * head_dim] over the cache, which has this step's K and V; of q's shape.
+
+    With `sliding_window` w, a query sees the last w positions, its own among them.
+    """
+    if (program := active()) is not None:
+        return recorded.paged_attention(program, q, kv_layer, scale, sliding_window)
+    heads = q.view(len(q), -1, kv_layer.shape[4])
+    return reference_attention.paged_attention(heads, kv_layer, batch, scale, sliding_window).flatten(1)
+
+
+def moe_feed_forward(
+    x: torch.Tensor, expert_ids: torch.Tensor, expert_weights: torch.Tensor, gate_up: Weight, down: Weight
+) -> torch.Tensor:
+    """See `reference_moe.moe_feed_forward`, which computes it on every device."""
+    assert active() is None, "experts are not recorded"
+    return reference_moe.moe_feed_forward(x, expert_ids, expert_weights, _plain(gate_up), _plain(down))
+
+
+def _packed(weight: Weight) -> PackedMatrix:
+    assert isinstance(weight, PackedMatrix), "a recorded kernel takes packed weights"
+    return weight
+
+
+def _plain(weight: Weight) -> torch.Tensor:
+    assert isinstance(weight, torch.Tensor), "packed weights are for recorded kernels"
+    return weight

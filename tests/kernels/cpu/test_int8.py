@@ -1,0 +1,286 @@
+"""Linear layers in int8, weights by row and activations by token, in every instruction set of this machine."""
+
+import pytest
+import torch
+
+from kernels import reference
+from kernels.cpu.library import instruction_sets, library
+from kernels.cpu.pack_int8 import pack_int8, quantize_int8
+from kernels.cpu.packed import PackedMatrix
+from kernels.cpu.recorded import EPILOGUES, KINDS, PLAIN
+from tests.kernels.cpu.running import padded, run_once
+
+pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
+
+every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
+TOKENS, ROWS = 0, 1  # `Extent`
+# Rows, outputs, inputs: none, all and some of them multiples of a tile, a pair of tiles, a panel.
+SHAPES = [
+    (1, 257, 63),
+    (1, 64, 64),
+    (5, 1, 1),
+    (16, 192, 576),
+    (17, 100, 257),
+    (33, 65, 130),
+    (64, 128, 32),
+    (300, 96, 200),
+    (513, 64, 3072),
+]
+shapes = pytest.mark.parametrize("num_rows, num_outputs, num_inputs", SHAPES)
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def random_int8(num_rows: int, num_columns: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight with every value that a byte has, -128 too, and its scales."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randint(-128, 128, (num_rows, num_columns), generator=generator, dtype=torch.int8)
+    return weight, torch.rand(num_rows, generator=generator) / 100
+
+
+def linear(
+    x: torch.Tensor,
+    weight: PackedMatrix,
+    instruction_set: str,
+    *,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.float32,
+    activation: str | None = None,
+    num_threads: int = 1,
+) -> torch.Tensor:
+    x = padded(x)
+    out = padded(torch.full((len(x), weight.num_rows // (2 if activation else 1)), torch.nan, dtype=out_dtype))
+    run_once(
+        "linear_int8",
+        *(TOKENS, x, x.stride(0), weight.data, weight.padded_rows, weight.padded_columns, bias),
+        *(out, out.stride(0), KINDS[out_dtype], EPILOGUES[activation] if activation else PLAIN),
+        num_tokens=len(x),
+        instruction_set=instruction_set,
+        num_threads=num_threads,
+    )
+    return out
+
+
+def exact_linear(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """What every instruction set computes, to the last bit."""
+    largest = x.float().abs().amax(dim=1, keepdim=True)
+    quantized = (x.float() * (torch.tensor(127.0) / largest)).round()
+    sums = quantized.double() @ weight.double().T  # whole numbers far below 2^53
+    return sums.float() * (largest / 127) * scales
+
+
+@every_set
+@shapes
+def test_sums_are_exact_and_scaled_once(instruction_set: str, num_rows: int, num_outputs: int, num_inputs: int) -> None:
+    x, (weight, scales) = random(num_rows, num_inputs), random_int8(num_outputs, num_inputs)
+    found = linear(x, pack_int8(weight, scales), instruction_set)
+    assert torch.equal(found, exact_linear(x, weight, scales))
+
+
+@every_set
+def test_the_largest_sums_do_not_overflow(instruction_set: str) -> None:
+    x = torch.ones(3, 8192).bfloat16() * torch.tensor([[1.0], [-1.0], [0.5]]).bfloat16()
+    weight = torch.tensor([-128, 127], dtype=torch.int8)[:, None].expand(2, 8192)
+    found = linear(x, pack_int8(weight, torch.ones(2)), instruction_set)
+    assert torch.equal(found, exact_linear(x, weight, torch.ones(2)))
+
+
+@every_set
+def test_a_bias_is_added_before_the_result_is_rounded(instruction_set: str) -> None:
+    x, (weight, scales), bias = random(19, 70), random_int8(100, 70), random(128, seed=2, dtype=torch.float32)
+    packed = pack_int8(weight, scales)
+    found = linear(x, packed, instruction_set, bias=bias)
+    assert torch.equal(found, exact_linear(x, weight, scales) + bias[:100])
+    rounded = linear(x, packed, instruction_set, bias=bias, out_dtype=torch.bfloat16)
+    assert torch.equal(rounded, found.to(torch.bfloat16))  # to the nearest, and to the even one between two
+
+
+@every_set
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@shapes
+def test_gates_are_activated_and_multiply_what_they_gate(
+    instruction_set: str, num_rows: int, num_outputs: int, num_inputs: int, activation: str
+) -> None:
+    x, (weight, scales) = random(num_rows, num_inputs), random_int8(2 * num_outputs, num_inputs)
+    packed = pack_int8(weight, scales, is_gated=True)
+    found = linear(x, packed, instruction_set, activation=activation)
+    activate = reference.silu_and_mul if activation == "silu" else reference.gelu_and_mul
+    # GELU by PyTorch is less exact far below zero, where it is nearly nothing.
+    torch.testing.assert_close(found, activate(exact_linear(x, weight, scales)), rtol=1e-5, atol=1e-4)
+    rounded = linear(x, packed, instruction_set, activation=activation, out_dtype=torch.bfloat16)
+    assert torch.equal(rounded, found.to(torch.bfloat16))
+
+
+@every_set
+@pytest.mark.parametrize("gate", [-1e4, -90.0, -1.0, 0.0, 1e-3, 1.0, 90.0, 1e4])
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_gates_far_from_zero_are_as_exact_as_those_near_it(instruction_set: str, gate: float, activation: str) -> None:
+    x, weight, scales = torch.ones(1, 1).bfloat16(), torch.ones(2, 1, dtype=torch.int8), torch.tensor([gate, 1.0])
+    found = linear(x, pack_int8(weight, scales, is_gated=True), instruction_set, activation=activation)
+    activate = reference.silu_and_mul if activation == "silu" else reference.gelu_and_mul
+    torch.testing.assert_close(found, activate(scales[None]), rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("activation", [None, "silu", "gelu"])
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+def test_all_instruction_sets_agree_to_the_last_bit(activation: str | None, out_dtype: torch.dtype) -> None:
+    x, (weight, scales) = random(50, 1000), random_int8(300, 1000)
+    packed = pack_int8(weight, scales, is_gated=activation is not None)
+    bias = random(packed.padded_rows, seed=2, dtype=torch.float32)
+    first, *others = (
+        linear(x, packed, instruction_set, bias=bias, activation=activation, out_dtype=out_dtype)
+        for instruction_set in instruction_sets()
+    )
+    assert all(torch.equal(other, first) for other in others)
+
+
+@every_set
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("num_outputs, num_inputs", [(257, 576), (64, 4096)])
+def test_a_row_is_the_same_to_the_last_bit_among_any_others(
+    instruction_set: str, num_outputs: int, num_inputs: int, activation: str | None
+) -> None:
+    x = random(600, num_inputs)
+    weight, scales = random_int8(num_outputs * 2 if activation else num_outputs, num_inputs)
+    packed = pack_int8(weight, scales, is_gated=activation is not None)
+    together = linear(x, packed, instruction_set, activation=activation, num_threads=2)
+    for num_rows in (1, 2, 5, 16, 17, 48, 64, 300):
+        for first in (0, 3, 299):
+            rows = slice(first, first + num_rows)
+            alone = linear(x[rows], packed, instruction_set, activation=activation)
+            assert torch.equal(alone, together[rows]), (num_rows, first)
+
+
+@every_set
+@pytest.mark.parametrize("num_threads", [2, 3, 5])
+def test_the_number_of_threads_changes_no_bit(instruction_set: str, num_threads: int) -> None:
+    packed = pack_int8(*random_int8(700, 1000))
+    for num_rows in (1, 31, 200):
+        x = random(num_rows, 1000)
+        alone = linear(x, packed, instruction_set)
+        assert torch.equal(linear(x, packed, instruction_set, num_threads=num_threads), alone)
+
+
+@every_set
+@pytest.mark.parametrize("odd_one", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("num_rows", [4, 24, 70])
+def test_a_row_that_is_not_finite_is_nan_and_stays_alone(instruction_set: str, num_rows: int, odd_one: float) -> None:
+    x, packed = random(num_rows, 96), pack_int8(*random_int8(96, 96))
+    sound = linear(x, packed, instruction_set)
+    x[2, 5] = odd_one
+    for out_dtype in (torch.float32, torch.bfloat16):
+        found = linear(x, packed, instruction_set, out_dtype=out_dtype)
+        assert found[2].isnan().all()
+        others = torch.arange(num_rows) != 2
+        assert torch.equal(found[others], sound[others].to(out_dtype))
+
+
+@every_set
+def test_rows_of_zeros_or_nearly_so_are_zeros(instruction_set: str) -> None:
+    x = torch.tensor([0.0, 1e-40, -1e-38, 2.0**-101])[:, None].expand(4, 70).bfloat16()
+    packed = pack_int8(*random_int8(96, 70))
+    assert not linear(x, packed, instruction_set).any()
+    gated = pack_int8(*random_int8(96, 70), is_gated=True)
+    assert not linear(x, gated, instruction_set, activation="silu").any()
+
+
+@every_set
+@pytest.mark.parametrize("exponent", [-99, 100])
+def test_rows_of_any_other_size_keep_their_precision(instruction_set: str, exponent: int) -> None:
+    x, (weight, scales) = random(3, 70), random_int8(96, 70)
+    packed = pack_int8(weight, scales)
+    found = linear(x * 2.0**exponent, packed, instruction_set)
+    torch.testing.assert_close(found / 2.0**exponent, linear(x, packed, instruction_set))
+
+
+@every_set
+@pytest.mark.parametrize("num_rows", [3, 20])
+def test_rows_past_the_last_are_not_written(instruction_set: str, num_rows: int) -> None:
+    x, weight = padded(random(num_rows, 64)), pack_int8(*random_int8(64, 64))
+    out = padded(torch.zeros(num_rows, 64))
+    spare = torch.as_strided(out, (16, 64), (64, 1), num_rows * 64)
+    spare.fill_(7.0)
+    run_once(
+        "linear_int8",
+        *(TOKENS, x, x.stride(0), weight.data, 64, 64, None, out, out.stride(0), KINDS[out.dtype], PLAIN),
+        num_tokens=num_rows,
+        instruction_set=instruction_set,
+    )
+    assert (spare == 7.0).all()
+
+
+@every_set
+def test_the_rows_whose_logits_are_asked_for_are_another_number_than_the_tokens(instruction_set: str) -> None:
+    x, packed = random(40, 64), pack_int8(*random_int8(64, 64))
+    rows, out = padded(x), padded(torch.zeros(40, 64))
+    run_once(
+        "linear_int8",
+        *(ROWS, rows, rows.stride(0), packed.data, 64, 64, None, out, out.stride(0), KINDS[out.dtype], PLAIN),
+        num_tokens=40,
+        rows=torch.arange(3),
+        instruction_set=instruction_set,
+    )
+    assert torch.equal(out[:3], linear(x[:3], packed, instruction_set))
+    assert not out[3:].any()
+
+
+@every_set
+@pytest.mark.parametrize("scale", [1.0, 24.0])
+@pytest.mark.parametrize("vocab_size, hidden", [(257, 100), (64, 64), (1000, 576)])
+def test_an_embedding_is_a_row_of_the_same_packed_weight(
+    instruction_set: str, vocab_size: int, hidden: int, scale: float
+) -> None:
+    weight, scales = random_int8(vocab_size, hidden)
+    packed = pack_int8(weight, scales)
+    ids = torch.tensor([0, vocab_size - 1, 17, 17, vocab_size // 2])
+    out = padded(torch.full((len(ids), hidden), torch.nan))
+    run_once(
+        "embedding_int8",
+        *(packed.data, packed.padded_rows, packed.padded_columns, scale, out, out.stride(0)),
+        num_tokens=len(ids),
+        input_ids=ids,
+        instruction_set=instruction_set,
+        num_threads=2,
+    )
+    assert torch.equal(out, weight[ids].float() * scales[ids, None] * scale)
+
+
+@every_set
+def test_a_quantized_layer_is_near_the_one_it_was_made_of(instruction_set: str) -> None:
+    x, weight = random(40, 576), random(200, 576, seed=1)
+    found = linear(x, pack_int8(*quantize_int8(weight)), instruction_set)
+    expected = x.float() @ weight.float().T
+    assert (found - expected).norm() < 0.015 * expected.norm()
+
+
+def test_quantizing_rounds_to_the_nearest_step_of_each_row() -> None:
+    weight = random(20000, 70, dtype=torch.float32) * torch.logspace(-6, 6, 20000)[:, None]
+    quantized, scales = quantize_int8(weight)
+    assert quantized.dtype == torch.int8 and scales.dtype == torch.float32
+    assert (quantized.abs().amax(dim=1) == 127).all()
+    error = (quantized * scales[:, None] - weight).abs()
+    assert (error <= 0.501 * scales[:, None]).all()
+
+
+def test_quantizing_keeps_a_row_of_zeros() -> None:
+    quantized, scales = quantize_int8(torch.tensor([[0.0, 0.0], [1.0, -2.0]]).bfloat16())
+    assert quantized.tolist() == [[0, 0], [64, -127]]
+    assert scales[0] == 0
+
+
+def test_a_panel_holds_its_tiles_then_its_scales_then_what_the_shift_adds() -> None:
+    weight, scales = random_int8(70, 100)
+    packed = pack_int8(weight, scales)
+    assert (packed.format, packed.num_rows, packed.num_columns) == ("int8", 70, 100)
+    assert (packed.padded_rows, packed.padded_columns) == (128, 128)
+    assert packed.data.shape == (2, 64 * (128 + 8)) and packed.data.is_contiguous()
+    tiles = packed.data[:, : 64 * 128].view(torch.int8).view(2, 2, 4, 16, 16, 4)
+    assert torch.equal(tiles[0, 1, 2, 3, 5], weight[2 * 16 + 5, 64 + 12 : 64 + 16])
+    assert torch.equal(tiles[1, 0, 0, 7, 5], weight[69, 28:32])
+    assert not tiles[1, :, 1:].any() and not tiles[:, 1, :, 9:].any()  # rows from 80 on, columns from 100 on
+    ends = packed.data[:, 64 * 128 :].view(2, 2, 64, 4)
+    found_scales, offsets = ends[:, 0].view(torch.float32).flatten(), ends[:, 1].view(torch.int32).flatten()
+    assert torch.equal(found_scales[:70], scales) and not found_scales[70:].any()
+    assert torch.equal(offsets[:70], 128 * weight.sum(dim=1, dtype=torch.int32)) and not offsets[70:].any()

@@ -1,0 +1,224 @@
+"""Linear layers over packed bfloat16 weights, and rows of them, in every instruction set of this machine."""
+
+import pytest
+import torch
+
+from kernels import reference
+from kernels.cpu.library import instruction_sets, library
+from kernels.cpu.packed import PackedMatrix, pack_bf16
+from kernels.cpu.recorded import EPILOGUES, KINDS, PLAIN
+from tests.kernels.cpu.running import padded, run_once
+
+pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
+
+every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
+TOKENS, ROWS = 0, 1  # `Extent`
+# Rows, outputs, inputs: none, all and some of them multiples of a tile, a block of rows, a panel.
+SHAPES = [
+    (1, 257, 63),
+    (1, 64, 64),
+    (5, 1, 1),
+    (16, 192, 576),
+    (17, 100, 257),
+    (33, 65, 130),
+    (64, 128, 32),
+    (300, 96, 200),
+]
+MANY_INPUTS = (600, 64, 4096)  # so many that the rows do not stay in a cache together
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def linear(
+    x: torch.Tensor,
+    weight: PackedMatrix,
+    instruction_set: str,
+    *,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.float32,
+    activation: str | None = None,
+    num_threads: int = 1,
+) -> torch.Tensor:
+    x = padded(x)
+    out = padded(torch.full((len(x), weight.num_rows // (2 if activation else 1)), torch.nan, dtype=out_dtype))
+    run_once(
+        "linear_bf16",
+        *(TOKENS, x, x.stride(0), weight.data, weight.padded_rows, weight.padded_columns, bias),
+        *(out, out.stride(0), KINDS[out_dtype], EPILOGUES[activation] if activation else PLAIN),
+        num_tokens=len(x),
+        instruction_set=instruction_set,
+        num_threads=num_threads,
+    )
+    return out
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    """Within `tolerance` of the largest of each row, which bounds what the order of the sums may change."""
+    assert found.shape == expected.shape
+    scale = expected.abs().amax(dim=1, keepdim=True).float()
+    assert ((found.float() - expected.float()).abs() <= tolerance * scale + 1e-6).all()
+
+
+@every_set
+@pytest.mark.parametrize("num_rows, num_outputs, num_inputs", [*SHAPES, MANY_INPUTS])
+def test_a_linear_layer_is_the_matrix_product(
+    instruction_set: str, num_rows: int, num_outputs: int, num_inputs: int
+) -> None:
+    x, weight = random(num_rows, num_inputs), random(num_outputs, num_inputs, seed=1)
+    found = linear(x, pack_bf16(weight), instruction_set)
+    assert_close(found, (x.double() @ weight.double().T).float(), 1e-4)
+
+
+@every_set
+def test_a_bias_is_added_before_the_result_is_rounded(instruction_set: str) -> None:
+    x, weight, bias = random(19, 70), random(100, 70, seed=1), random(128, seed=2, dtype=torch.float32)
+    found = linear(x, pack_bf16(weight), instruction_set, bias=bias, out_dtype=torch.bfloat16)
+    expected = reference.linear(x.float(), weight.float(), bias[:100])
+    assert found.dtype == torch.bfloat16
+    assert_close(found, expected, 2**-8)
+    exact = linear(x, pack_bf16(weight), instruction_set, bias=bias)
+    assert torch.equal(found, exact.to(torch.bfloat16))  # to the nearest, and to the even one between two
+
+
+@every_set
+@pytest.mark.parametrize("out_dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 2**-8)])
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize("num_rows, num_outputs, num_inputs", SHAPES)
+def test_gates_are_activated_and_multiply_what_they_gate(
+    instruction_set: str,
+    num_rows: int,
+    num_outputs: int,
+    num_inputs: int,
+    activation: str,
+    out_dtype: torch.dtype,
+    tolerance: float,
+) -> None:
+    x, weight = random(num_rows, num_inputs), random(2 * num_outputs, num_inputs, seed=1)
+    packed = pack_bf16(weight, is_gated=True)
+    found = linear(x, packed, instruction_set, activation=activation, out_dtype=out_dtype)
+    activate = reference.silu_and_mul if activation == "silu" else reference.gelu_and_mul
+    assert_close(found, activate(reference.linear(x.float(), weight.float())), tolerance)
+
+
+@every_set
+@pytest.mark.parametrize("gate", [-1e4, -90.0, -1.0, 0.0, 1.0, 90.0, 1e4])
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_gates_far_from_zero_are_as_exact_as_those_near_it(instruction_set: str, gate: float, activation: str) -> None:
+    x, weight = torch.tensor([[1.0]]).bfloat16(), torch.tensor([[gate], [1.0]]).bfloat16()
+    found = linear(x, pack_bf16(weight, is_gated=True), instruction_set, activation=activation)
+    activate = reference.silu_and_mul if activation == "silu" else reference.gelu_and_mul
+    torch.testing.assert_close(found, activate(weight.float().T), rtol=1e-5, atol=1e-30)
+
+
+@every_set
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("num_outputs, num_inputs", [(257, 576), (64, 4096)])
+def test_a_row_is_the_same_to_the_last_bit_among_any_others(
+    instruction_set: str, num_outputs: int, num_inputs: int, activation: str | None
+) -> None:
+    x = random(600, num_inputs)
+    weight = random(num_outputs * 2 if activation else num_outputs, num_inputs, seed=1)
+    packed = pack_bf16(weight, is_gated=activation is not None)
+    together = linear(x, packed, instruction_set, activation=activation, num_threads=2)
+    for num_rows in (1, 2, 5, 16, 17, 48, 64, 300):
+        for first in (0, 3, 299):
+            rows = slice(first, first + num_rows)
+            alone = linear(x[rows], packed, instruction_set, activation=activation)
+            assert torch.equal(alone, together[rows]), (num_rows, first)
+
+
+@every_set
+@pytest.mark.parametrize("num_threads", [2, 3, 5])
+def test_the_number_of_threads_changes_no_bit(instruction_set: str, num_threads: int) -> None:
+    for num_rows in (1, 31, 200):
+        x, packed = random(num_rows, 1000), pack_bf16(random(700, 1000, seed=1))
+        alone = linear(x, packed, instruction_set)
+        assert torch.equal(linear(x, packed, instruction_set, num_threads=num_threads), alone)
+
+
+@every_set
+@pytest.mark.parametrize("num_rows", [4, 24, 70])
+def test_a_row_of_nan_stays_alone(instruction_set: str, num_rows: int) -> None:
+    x, packed = random(num_rows, 96), pack_bf16(random(96, 96, seed=1))
+    sound = linear(x, packed, instruction_set)
+    x[2] = torch.nan
+    for out_dtype in (torch.float32, torch.bfloat16):
+        found = linear(x, packed, instruction_set, out_dtype=out_dtype)
+        assert found[2].isnan().all()
+        others = torch.arange(num_rows) != 2
+        assert torch.equal(found[others], sound[others].to(out_dtype))
+
+
+@every_set
+@pytest.mark.parametrize("num_rows", [3, 20])
+def test_rows_past_the_last_are_not_written(instruction_set: str, num_rows: int) -> None:
+    x, weight = padded(random(num_rows, 64)), pack_bf16(random(64, 64, seed=1))
+    out = padded(torch.zeros(num_rows, 64))
+    spare = torch.as_strided(out, (16, 64), (64, 1), num_rows * 64)
+    spare.fill_(7.0)
+    run_once(
+        "linear_bf16",
+        *(TOKENS, x, x.stride(0), weight.data, 64, 64, None, out, out.stride(0), KINDS[out.dtype], PLAIN),
+        num_tokens=num_rows,
+        instruction_set=instruction_set,
+    )
+    assert (spare == 7.0).all()
+
+
+@every_set
+def test_the_rows_whose_logits_are_asked_for_are_another_number_than_the_tokens(instruction_set: str) -> None:
+    x, weight = random(40, 64), random(64, 64, seed=1)
+    packed, rows = pack_bf16(weight), padded(x)
+    out = padded(torch.zeros(40, 64))
+    run_once(
+        "linear_bf16",
+        *(ROWS, rows, rows.stride(0), packed.data, 64, 64, None, out, out.stride(0), KINDS[out.dtype], PLAIN),
+        num_tokens=40,
+        rows=torch.arange(3),
+        instruction_set=instruction_set,
+    )
+    assert torch.equal(out[:3], linear(x[:3], packed, instruction_set))
+    assert not out[3:].any()
+
+
+@every_set
+@pytest.mark.parametrize("scale", [1.0, 24.0])
+@pytest.mark.parametrize("vocab_size, hidden", [(257, 100), (64, 64), (1000, 576)])
+def test_an_embedding_is_a_row_of_the_same_packed_weight(
+    instruction_set: str, vocab_size: int, hidden: int, scale: float
+) -> None:
+    weight = random(vocab_size, hidden)
+    packed = pack_bf16(weight)
+    ids = torch.tensor([0, vocab_size - 1, 17, 17, vocab_size // 2])
+    out = padded(torch.full((len(ids), hidden), torch.nan))
+    run_once(
+        "embedding_bf16",
+        *(packed.data, packed.padded_rows, packed.padded_columns, scale, out, out.stride(0)),
+        num_tokens=len(ids),
+        input_ids=ids,
+        instruction_set=instruction_set,
+        num_threads=2,
+    )
+    assert torch.equal(out, weight[ids].float() * scale)
+
+
+def test_packing_keeps_the_shape_it_was_given_beside_the_padded_one() -> None:
+    weight = random(257, 100)
+    packed = pack_bf16(weight)
+    assert (packed.num_rows, packed.num_columns) == (257, 100)
+    assert (packed.padded_rows, packed.padded_columns) == (320, 128)
+    assert packed.data.shape == (5, 4, 4, 16, 16, 2) and packed.data.is_contiguous()
+    last = packed.data[4, 3, 0, :, 0]  # row 256, columns from 96 on
+    assert torch.equal(last[1], weight[256, 98:]) and not last[2:].any()
+
+
+def test_gates_and_what_they_gate_lie_in_runs_of_32() -> None:
+    weight = torch.arange(2 * 40, dtype=torch.float32)[:, None] + 1  # gates 1 to 40, others 41 to 80
+    packed = pack_bf16(weight, is_gated=True)
+    assert (packed.num_rows, packed.padded_rows) == (80, 128)
+    rows = packed.data[:, 0, :, 0, :, 0].flatten().tolist()
+    assert rows[:32] == list(range(1, 33)) and rows[32:64] == list(range(41, 73))
+    assert rows[64:72] == list(range(33, 41)) and not any(rows[72:96])
+    assert rows[96:104] == list(range(73, 81)) and not any(rows[104:])

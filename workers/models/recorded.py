@@ -1,0 +1,50 @@
+"""A model whose forward pass is a recorded program of CPU kernels."""
+
+import torch
+
+from kernels import AttentionBatch
+from kernels.cpu.library import library
+from kernels.cpu.program import Program, recording
+from kernels.cpu.threads import Threads
+from workers.models.config import ModelConfig
+from workers.models.decoder import Decoder
+
+HEAD_DIM_UNIT = 32
+
+
+def can_be_recorded(config: ModelConfig, dtype: torch.dtype, device: torch.device | str) -> bool:
+    """Whether our CPU kernels compute the model; else PyTorch does."""
+    is_ours = torch.device(device).type == "cpu" and library() is not None and dtype == torch.bfloat16
+    return is_ours and config.head_dim % HEAD_DIM_UNIT == 0 and not any(config.experts)
+
+
+class RecordedModel:
+    """Computes what `decoder`, whose weights are packed, would; at most so many tokens and rows of logits a step."""
+
+    def __init__(
+        self, decoder: Decoder, *, num_threads: int, max_tokens: int, max_rows: int, max_positions: int
+    ) -> None:
+        self.config = decoder.config
+        self._decoder = decoder
+        self._program = Program(
+            Threads(num_threads), max_tokens=max_tokens, max_rows=max_rows, max_positions=max_positions
+        )
+        self._logits: torch.Tensor | None = None  # once it is recorded
+        self._kv_cache: torch.Tensor | None = None  # which it was recorded for
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: AttentionBatch,
+        logits_rows: torch.Tensor,
+    ) -> torch.Tensor:
+        """As `Decoder.forward`. The logits are good until the next step, and `kv_cache` is the same in all of them."""
+        if self._logits is None:
+            with recording(self._program):
+                self._logits = self._decoder.forward(input_ids, positions, kv_cache, batch, logits_rows)
+            self._kv_cache = kv_cache
+        assert kv_cache is self._kv_cache, "a program is recorded for one cache"
+        self._program.run(input_ids, positions, batch, logits_rows)
+        return self._logits[: len(logits_rows)]
