@@ -130,14 +130,15 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
 def _recorded(decoder: "Decoder", has: Capacity) -> "RecordedModel":
     import torch
 
+    from kernels.cpu.threads import shared
     from workers.models.recorded import RecordedModel
 
-    num_threads = torch.get_num_threads()
+    threads = shared()
     torch.set_num_threads(1)  # what is left to it is small, and its threads would wait beside ours
     max_rows = has.token_budget + has.max_num_seqs  # with those of a prompt whose log probabilities are asked for
     return RecordedModel(
         decoder,
-        num_threads=num_threads,
+        threads,
         max_tokens=has.token_budget,
         max_rows=max_rows,
         max_positions=has.max_model_len,

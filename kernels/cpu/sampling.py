@@ -11,7 +11,7 @@ from threading import Lock
 import torch
 
 from kernels.cpu.library import instruction_sets, library, set_index
-from kernels.cpu.threads import Threads
+from kernels.cpu.threads import Threads, shared
 from kernels.draw import Draw
 
 _calls = Lock()  # a pool of threads serves one call at a time
@@ -77,7 +77,7 @@ def _set_index(instruction_set: str | None) -> int:
 
 
 def _pool(num_threads: int | None) -> int:
-    return int(_threads(num_threads or torch.get_num_threads()).handle)
+    return int((shared() if num_threads is None else _threads(num_threads)).handle)
 
 
 @lru_cache

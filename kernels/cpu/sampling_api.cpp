@@ -11,7 +11,9 @@ using headrace::Pool;
 template <class Arguments>
 void run(Pool* pool, int first_set, const char* name, const Arguments& arguments) {
   const headrace::Step no_step{};
+  pool->begin();
   headrace::find_kernel(name, first_set)(&arguments, {no_step, *pool});
+  pool->end();
 }
 
 }  // namespace

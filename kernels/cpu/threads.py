@@ -1,6 +1,9 @@
 """The pool of compute threads, which spin within a step and sleep between steps."""
 
 import weakref
+from functools import lru_cache
+
+import torch
 
 from kernels.cpu.library import library
 
@@ -14,3 +17,9 @@ class Threads:
         self.num_threads = num_threads
         self.handle = loaded.headrace_pool(num_threads)
         weakref.finalize(self, loaded.headrace_free_pool, self.handle)
+
+
+@lru_cache
+def shared() -> Threads:
+    """Those of the process, as many as PyTorch computed with when they were first asked for."""
+    return Threads(torch.get_num_threads())

@@ -22,13 +22,11 @@ class RecordedModel:
     """Computes what `decoder`, whose weights are packed, would; at most so many tokens and rows of logits a step."""
 
     def __init__(
-        self, decoder: Decoder, *, num_threads: int, max_tokens: int, max_rows: int, max_positions: int
+        self, decoder: Decoder, threads: Threads, *, max_tokens: int, max_rows: int, max_positions: int
     ) -> None:
         self.config = decoder.config
         self._decoder = decoder
-        self._program = Program(
-            Threads(num_threads), max_tokens=max_tokens, max_rows=max_rows, max_positions=max_positions
-        )
+        self._program = Program(threads, max_tokens=max_tokens, max_rows=max_rows, max_positions=max_positions)
         self._logits: torch.Tensor | None = None  # once it is recorded
         self._kv_cache: torch.Tensor | None = None  # which it was recorded for
 

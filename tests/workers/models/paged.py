@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from kernels import AttentionBatch, attention_block_size, make_kv_cache
+from kernels.cpu.threads import Threads
 from workers.models.decoder import Decoder
 from workers.models.loader import load_model
 from workers.models.recorded import RecordedModel
@@ -16,7 +17,7 @@ def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
 
 def load_recorded(path: Path, packing: str = "bf16", *, num_threads: int = 1) -> RecordedModel:
     decoder = load_model(path, cache_dir=path.parent / "cache", dtype=torch.bfloat16, device="cpu", packing=packing)
-    return RecordedModel(decoder, num_threads=num_threads, max_tokens=320, max_rows=320, max_positions=320)
+    return RecordedModel(decoder, Threads(num_threads), max_tokens=320, max_rows=320, max_positions=320)
 
 
 class PagedModel:
