@@ -179,36 +179,45 @@ def running_of(session: Session, worker_ids: Collection[UUID]) -> list[UUID]:
     return list(session.scalars(statement))
 
 
+Journals = Mapping[tuple[UUID, int], Sequence[Token]]  # what workers noted of (job, attempt) before it was told
+
+
+def no_journals(worker_ids: Collection[UUID]) -> Journals:
+    """What the journals of workers of another host have."""
+    return {}
+
+
 def requeue_lost(
     session: Session,
     worker_ids: Collection[UUID],
     standings: Mapping[UUID, Standing],
     *,
     read_tokens: Callable[[UUID], Sequence[Token]] = no_tokens,
+    read_journals: Callable[[Collection[UUID]], Journals] = no_journals,
 ) -> Lost:
     """Take lost workers' jobs away from them: back to the queue, or dead after three crashes.
 
-    A lost lease is a crash when the job was computed and its stream (`standings`) has no token more than at the loss
-    before. A job that was only held, or not even that, is not charged: its stream was not opened to be computed. What
-    each has delivered (`read_tokens`: `db.stream.fence`) is kept in its row, and is a dead job's output.
+    A lost lease is a crash when the job was computed and there is no token more of it (`standings` of its stream, or
+    the journal) than at the loss before. A job that was only held, or not even that, is not charged: its stream was not
+    opened to be computed. What each has delivered (`read_tokens`: `db.stream.fence`, or more where its worker's journal
+    can be read) is kept in its row, and is a dead job's output.
     """
-    jobs = session.scalars(
-        select(Job)
-        .where(Job.worker_id.in_(worker_ids), Job.status == text("'running'"))
-        .order_by(Job.id)
-        .with_for_update(skip_locked=True)
-        .execution_options(populate_existing=True)
-    ).all()
+    jobs = _lock_running(session, worker_ids)
     owners = {worker.id: worker for worker in session.scalars(select(Worker).where(Worker.id.in_(worker_ids)))}
     num_kept = outputs.num_kept(session, [job.id for job in jobs if job.attempt > 1])
-    delivered = {job.id: read_tokens(job.id) for job in jobs if job.id in standings}
+    told = {job.id: read_tokens(job.id) for job in jobs}
+    # After the fences, so that nothing is told beyond what the journals have.
+    journaled = read_journals({job.worker_id for job in jobs if job.worker_id is not None})
+    delivered: dict[UUID, Sequence[Token]] = {}
     ready, dead = [], []
     for job in jobs:
-        if not delivered.get(job.id) and not num_kept.get(job.id):
+        noted = journaled.get((job.id, job.attempt), ())
+        delivered[job.id] = outputs.longer(told[job.id], noted)
+        if not delivered[job.id] and not num_kept.get(job.id):
             job.started_at = None  # nothing was delivered, so `start_by` counts again, and `run_for` not yet
-        _charge(job, standings.get(job.id), owners.get(job.worker_id) if job.worker_id else None)
+        _charge(job, standings.get(job.id), len(noted), owners.get(job.worker_id) if job.worker_id else None)
         if job.crashes >= MAX_CRASHES:
-            dead.append(Ending(job, Status.DEAD, delivered.pop(job.id, ()), "crashed", _crash_report(job)))
+            dead.append(Ending(job, Status.DEAD, delivered.pop(job.id), "crashed", _crash_report(job)))
         else:
             job.status, job.worker_id = Status.QUEUED, None
             ready.append(job)
@@ -221,21 +230,33 @@ def requeue_lost(
     )
 
 
-def _charge(job: Job, standing: Standing | None, owner: Worker | None) -> None:
-    if standing is None:
+def _lock_running(session: Session, worker_ids: Collection[UUID]) -> Sequence[Job]:
+    return session.scalars(
+        select(Job)
+        .where(Job.worker_id.in_(worker_ids), Job.status == text("'running'"))
+        .order_by(Job.id)
+        .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
+    ).all()
+
+
+def _charge(job: Job, standing: Standing | None, num_journaled: int, owner: Worker | None) -> None:
+    if standing is None:  # nobody knows whether it was computed, but how far it is
+        job.tokens_at_crash = max(job.tokens_at_crash, num_journaled)
         return
+    num_tokens = max(standing.num_tokens, num_journaled)
     is_computed = standing.attempt >= job.attempt and not standing.is_waiting
-    if is_computed and standing.num_tokens <= job.tokens_at_crash:
+    if is_computed and num_tokens <= job.tokens_at_crash:
         crash = {
             "attempt": job.attempt,
             "worker": str(job.worker_id),
             "name": owner and owner.name,  # the worker's own row is gone in a day
             "at": datetime.now(UTC).isoformat(),
-            "tokens": standing.num_tokens,
+            "tokens": num_tokens,
         }
         job.crashes += 1
         job.crash_log = [*(job.crash_log or []), crash]
-    job.tokens_at_crash = standing.num_tokens
+    job.tokens_at_crash = num_tokens
 
 
 def _crash_report(job: Job) -> str:

@@ -7,6 +7,7 @@ numbers, and a worker writes it again from memory when Redis lost it.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Literal
@@ -16,7 +17,8 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError
 
-from db.texts import storable
+from db.tokens import Token as Token  # this module's callers have it from here
+from db.tokens import decode, encode
 
 SCRIPT = files("db").joinpath("lua/stream.lua").read_text()
 SCRIPT_SHA = sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
@@ -35,19 +37,6 @@ class StreamEnded(Exception):
 
 
 @dataclass(frozen=True)
-class Token:
-    """A delivered token. The texts of a choice's tokens, joined, are its text; one may be empty.
-
-    A job's tokens are in the order of (place in its choice, choice), whenever each was computed.
-    """
-
-    token_id: int
-    text: str
-    logprobs: dict[str, Any] | None = None  # {"logprob", "top": [[token id, logprob], ...]}
-    choice: int = 0  # which of the job's outputs it belongs to
-
-
-@dataclass(frozen=True)
 class Opened:
     """What a new attempt finds delivered, and continues."""
 
@@ -63,6 +52,11 @@ class Append:
     worker_id: UUID
     first_index: int
     tokens: Sequence[Token]
+
+    @cached_property
+    def payload(self) -> str:
+        """The tokens as the entry has them."""
+        return encode(self.tokens)
 
 
 @dataclass(frozen=True)
@@ -224,18 +218,11 @@ def _standing(last: dict[bytes, bytes]) -> Standing:
 
 
 def _append_arguments(append: Append) -> list[Any]:
-    tokens = [_as_list(token) for token in append.tokens]
-    payload = json.dumps(tokens, ensure_ascii=False, separators=(",", ":"))
+    count = len(append.tokens)
     return [
         key_of(append.job_id),
-        *_arguments("append", append.attempt, append.worker_id.hex, append.first_index, len(tokens), payload),
+        *_arguments("append", append.attempt, append.worker_id.hex, append.first_index, count, append.payload),
     ]
-
-
-def _as_list(token: Token) -> list[Any]:
-    """The token as its entry has it, which `_tokens` reads; nearly all are of the first choice, which goes unsaid."""
-    said = [token.token_id, storable(token.text), token.logprobs]
-    return [*said, token.choice] if token.choice else said
 
 
 def _end_arguments(num_tokens: int) -> list[Any]:
@@ -295,4 +282,4 @@ def _evaluate_all(client: redis.Redis, calls: list[list[Any]]) -> list[Any]:
 
 
 def _tokens(payloads: Iterable[bytes]) -> list[Token]:
-    return [Token(*token) for payload in payloads for token in json.loads(payload)]
+    return [token for payload in payloads for token in decode(json.loads(payload))]

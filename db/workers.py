@@ -1,10 +1,10 @@
 """Engine workers' rows: each one's lease, and the card of the model it serves. The Postgres clock judges leases."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, func, select, text, update
+from sqlalchemy import ColumnElement, Select, func, select, text, union, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -67,6 +67,14 @@ def lost(session: Session, lease_seconds: float) -> list[UUID]:
     alive = select(Worker.id).where(Worker.status.in_(LIVE))
     owners = select(Job.worker_id).where(Job.status == text("'running'"), Job.worker_id.not_in(alive)).distinct()
     return [worker_id for worker_id in session.scalars(owners) if worker_id is not None]
+
+
+def in_use(session: Session, worker_ids: Collection[UUID]) -> set[UUID]:
+    """Those of the workers that have not ended, or that have running jobs: of the others nothing will be taken back."""
+    unended = select(Worker.id).where(Worker.id.in_(worker_ids), Worker.status.in_(LIVE))
+    owners = select(Job.worker_id).where(Job.worker_id.in_(worker_ids), Job.status == text("'running'"))
+    found: Iterable[UUID] = session.scalars(union(unended, owners))
+    return set(found)
 
 
 def mark_lost(session: Session, worker_ids: Sequence[UUID]) -> None:

@@ -1,7 +1,8 @@
 """The thread that writes token streams: one pipeline for all tokens of a step, off the step thread.
 
 Jobs are marked, not queued: a mark says "this one has more than it has streamed". So a slow or absent Redis costs
-nothing but latency, steps coalesce by themselves, and the buffer is the jobs' own tokens.
+nothing but latency, steps coalesce by themselves, and the buffer is the jobs' own tokens. What is to be told is in the
+journal first, which outlives this process.
 """
 
 import logging
@@ -12,6 +13,7 @@ import redis
 from db import stream
 from db.stream import Append, Appended
 from workers.held import HeldJob
+from workers.journal import Journal
 from workers.mailbox import Mailbox
 from workers.outage import Outage
 from workers.thread import WorkerThread
@@ -28,6 +30,7 @@ class Streamer(WorkerThread):
     def __init__(
         self,
         client: redis.Redis,
+        journal: Journal,
         *,
         on_stale: Callable[[HeldJob], None],
         is_ours: Callable[[HeldJob], bool | None],
@@ -36,6 +39,7 @@ class Streamer(WorkerThread):
         """`on_stale` is told of a job that another attempt has taken over; `is_ours` asks the row, None: not now."""
         super().__init__("streamer", on_failure)
         self._redis = client
+        self._journal = journal
         self._on_stale = on_stale
         self._is_ours = is_ours
         self._outage = Outage(log, "token streams wait for Redis")
@@ -63,6 +67,7 @@ class Streamer(WorkerThread):
                 self._marked.pause(RETRY_SECONDS)
                 unfinished = jobs
             self._marked.put(unfinished)
+        self._journal.close()
 
     def _write(self, jobs: list[HeldJob]) -> list[HeldJob]:
         """Append and end. Returns the jobs that still have something to write."""
@@ -76,6 +81,7 @@ class Streamer(WorkerThread):
 
     def _append(self, jobs: list[HeldJob]) -> list[HeldJob]:
         appends = {held: _append_of(held) for held in jobs if len(held.tokens) > held.num_streamed}
+        self._journal.write(appends)
         results = stream.append_many(self._redis, list(appends.values()))
         return [
             held

@@ -18,6 +18,7 @@ from workers.contact import Contact, ContactLost, is_contact_lost
 from workers.control_replies import ControlReplies
 from workers.expiry import Expiry
 from workers.isolation import Isolation
+from workers.journal import directory_of
 from workers.lost_jobs import take_back
 from workers.stream_ends import StreamEnds
 
@@ -57,6 +58,7 @@ class Sweep:
         self._redis = redis
         self._lease_seconds = settings.lease_seconds
         self._key_window = settings.key_window
+        self._journals = directory_of(settings)
         gap_seconds = max(settings.lease_seconds / 3, 2 * settings.sweep_seconds)
         self._contact = Contact(lease_seconds=settings.lease_seconds, gap_seconds=gap_seconds)
         self._expiry = Expiry(engine, redis, self._contact)
@@ -118,7 +120,8 @@ class Sweep:
         """Requeue what workers without a live lease were running, or end it as dead."""
         with Session(self._engine) as session, session.begin():
             worker_ids = workers.lost(session, self._lease_seconds)
-        return self._taking.run(worker_ids, partial(take_back, self._engine, self._redis))
+        take = partial(take_back, self._engine, self._redis, journals=self._journals)
+        return self._taking.run(worker_ids, take)
 
     def _promote(self) -> int:
         with Session(self._engine) as session, session.begin():

@@ -24,10 +24,12 @@ from db.models import Status
 from db.session import STATEMENT_SECONDS, make_engine, make_redis
 from db.settings import Settings
 from workers.held import HeldJob, HeldJobs, Outcome
+from workers.journal import Journal, directory_of
 from workers.lease import Lease
 from workers.listener import Listener
 from workers.loading import LoadedModel, load
 from workers.loop import EngineLoop
+from workers.lost_jobs import clear_journals
 from workers.predecessor import free_predecessors
 from workers.puller import Puller
 from workers.pulse import Pulse
@@ -58,7 +60,14 @@ class EngineWorker:
         self._on_settled = on_settled
         self._engine = make_engine(settings)
         self._redis = make_redis(settings)
-        self.streamer = Streamer(self._redis, on_stale=self._drop, is_ours=self._is_ours, on_failure=on_failure)
+        self._journals = directory_of(settings)
+        self.streamer = Streamer(
+            self._redis,
+            Journal(self._journals, self.held_jobs),
+            on_stale=self._drop,
+            is_ours=self._is_ours,
+            on_failure=on_failure,
+        )
         self.writer = Writer(self._engine, on_written=self._on_written, on_failure=on_failure)
         self.loop = EngineLoop(
             self._load,
@@ -74,7 +83,7 @@ class EngineWorker:
             held_jobs=self.held_jobs,
             loop=self.loop,
             settle=self.settle,
-            free_predecessors=partial(free_predecessors, self._engine, self._redis),
+            free_predecessors=partial(free_predecessors, self._engine, self._redis, self._journals),
             give_back=self._push_front,
             on_renewed=self._wake_puller,
             on_failure=on_failure,
@@ -159,6 +168,7 @@ class EngineWorker:
         self.streamer.stop()
         self.listener.stop()
         self.lease.stop()
+        self._clear_journals()
         self.pulse.stop()
         self._engine.dispose()
         if self.loop.model is not None:
@@ -172,6 +182,13 @@ class EngineWorker:
         if model is None:
             return info
         return info | asdict(model.engine.stats())
+
+    def _clear_journals(self) -> None:
+        """Ours goes too, unless a job could not be handed back: then the sweep may need it."""
+        try:
+            clear_journals(self._engine, self._journals)
+        except SQLAlchemyError as error:
+            log.warning("the journal is left to a successor: %s", error)
 
     def _load(self) -> LoadedModel:
         return load(self.settings, on_card=self.lease.announce, clock=self.lease.now)

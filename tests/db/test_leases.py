@@ -1,16 +1,16 @@
 """Leases: a claim is one worker's, every write is fenced, a lost worker's jobs come back, the third crash ends one."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from db import jobs, workers
+from db import jobs, outputs, workers
 from db.ids import new_id
 from db.models import JobOutput, Status, WebhookEvent, Worker
-from db.stream import Standing
+from db.stream import Standing, Token
 from db.workers import WorkerGone
 from tests.db.rows import add_job, add_worker, end_of, in_seconds, tokens
 
@@ -147,6 +147,63 @@ def test_lost_lease_without_a_new_token_is_a_crash_and_with_one_is_not(session: 
         assert len(jobs.requeue_lost(session, [ME], {job.id: standing}).ready) == 1
         crashes.append(job.crashes)
     assert crashes == [0, 1, 1, 2]
+
+
+def test_a_token_in_the_journal_that_the_stream_lost_is_progress(session: Session) -> None:
+    job = add_job(session)
+    crashes = []
+    for num_streamed, num_journaled in ((5, 5), (2, 8), (8, 8)):
+        jobs.claim(session, ME, [job.id])
+        session.refresh(job)
+        journals = {(job.id, job.attempt): tokens(num_journaled)}
+        standings = {job.id: Standing(job.attempt, num_streamed)}
+        jobs.requeue_lost(session, [ME], standings, read_journals=lambda _, found=journals: found)  # type: ignore[misc]
+        crashes.append((job.crashes, job.tokens_at_crash))
+    assert crashes == [(0, 5), (0, 8), (1, 8)]
+
+
+def test_a_job_of_which_only_the_journal_tells_has_started_and_is_not_charged(session: Session) -> None:
+    job = add_job(session, start_by=in_seconds(50))
+    jobs.claim(session, ME, [job.id])
+    jobs.requeue_lost(session, [ME], {}, read_journals=lambda _: {(job.id, 1): tokens(3)})
+    assert (job.status, job.crashes, job.tokens_at_crash) == (Status.QUEUED, 0, 3)
+    assert job.started_at is not None
+    assert outputs.kept(session, [job.id]) == {job.id: tokens(3)}
+
+
+def test_a_dead_job_has_what_the_journal_tells(session: Session) -> None:
+    job = add_job(session, crashes=2, tokens_at_crash=3)
+    jobs.claim(session, ME, [job.id])
+    standings = {job.id: Standing(1, 0)}
+    lost = jobs.requeue_lost(session, [ME], standings, read_journals=lambda _: {(job.id, 1): tokens(3)})
+    assert lost.dead == {job.id: 3}
+    assert outputs.kept(session, [job.id]) == {job.id: tokens(3)}
+
+
+def test_what_a_worker_noted_of_an_earlier_attempt_is_not_taken_for_this_ones(session: Session) -> None:
+    job = add_job(session)
+    jobs.claim(session, ME, [job.id])
+    jobs.release(session, ME, [(job.id, 1)], delivered={job.id: tokens(2)})
+    jobs.claim(session, ME, [job.id])
+    jobs.requeue_lost(session, [ME], {}, read_journals=lambda _: {(job.id, 1): tokens(5)})
+    assert outputs.kept(session, [job.id]) == {job.id: tokens(2)}
+
+
+def test_journals_are_read_when_every_stream_is_fenced(session: Session) -> None:
+    job_ids = [add_job(session).id for _ in range(2)]
+    jobs.claim(session, ME, job_ids)
+    read: list[UUID] = []
+
+    def read_tokens(job_id: UUID) -> list[Token]:
+        read.append(job_id)
+        return []
+
+    def read_journals(worker_ids: Collection[UUID]) -> dict[tuple[UUID, int], list[Token]]:
+        read.extend(worker_ids)
+        return {}
+
+    jobs.requeue_lost(session, [ME], {}, read_tokens=read_tokens, read_journals=read_journals)
+    assert read == [*job_ids, ME]
 
 
 @pytest.mark.parametrize("standing", [None, Standing(0, 0), Standing(1, 0, is_waiting=True)])

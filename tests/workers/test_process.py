@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -57,7 +58,7 @@ def insert_worker_of(engine: Engine, identity: ProcessIdentity) -> None:
 
 
 def test_a_dead_predecessor_is_freed_at_once_and_charged_only_without_progress(
-    engine: Engine, redis_client: redis.Redis
+    engine: Engine, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     identity = this_process()
     insert_worker_of(engine, ProcessIdentity(identity.host, identity.pid, identity.pid_started - 1))
@@ -66,7 +67,7 @@ def test_a_dead_predecessor_is_freed_at_once_and_charged_only_without_progress(
         insert_running(engine, held)
         stream.open(redis_client, held.job_id, 1, WORKER_ID)
     stream.append_many(redis_client, [Append(progressed.job_id, 1, WORKER_ID, 0, [Token(1, "x")])])
-    assert free_predecessors(engine, redis_client) == 2
+    assert free_predecessors(engine, redis_client, tmp_path) == 2
     rows = [row_of(engine, held) for held in (progressed, stuck)]
     assert [(row.status, row.worker_id, row.crashes) for row in rows] == [("queued", None, 0), ("queued", None, 1)]
     assert queue.depths(redis_client, "m") == {0: 0, 1: 2, 2: 0}
@@ -74,9 +75,11 @@ def test_a_dead_predecessor_is_freed_at_once_and_charged_only_without_progress(
         assert session.get_one(Worker, WORKER_ID).status == "lost"
 
 
-def test_a_live_neighbour_and_another_hosts_worker_keep_their_jobs(engine: Engine, redis_client: redis.Redis) -> None:
+def test_a_live_neighbour_and_another_hosts_worker_keep_their_jobs(
+    engine: Engine, redis_client: redis.Redis, tmp_path: Path
+) -> None:
     insert_worker_of(engine, this_process())
     held = make_held()
     insert_running(engine, held)
-    assert free_predecessors(engine, redis_client) == 0
+    assert free_predecessors(engine, redis_client, tmp_path) == 0
     assert row_of(engine, held).status == "running"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import redis
@@ -9,7 +10,10 @@ import redis
 from db import stream
 from db.stream import Token
 from tests.workers.held_jobs import WORKER_ID, make_held
-from workers.held import HeldJob
+from tests.workers.worker_process import wait_until
+from workers import journal
+from workers.held import HeldJob, HeldJobs
+from workers.journal import Journal
 from workers.streamer import LONGEST_APPEND, Streamer
 
 
@@ -18,12 +22,17 @@ class World:
     """A running streamer, who it told of stale jobs, and what it is told of rows."""
 
     client: redis.Redis
+    journals: Path
     stale: list[HeldJob] = field(default_factory=list)
     is_ours: bool | None = True
 
     def __post_init__(self) -> None:
         self.streamer = Streamer(
-            self.client, on_stale=self.stale.append, is_ours=lambda held: self.is_ours, on_failure=raise_it
+            self.client,
+            Journal(self.journals, HeldJobs()),
+            on_stale=self.stale.append,
+            is_ours=lambda held: self.is_ours,
+            on_failure=raise_it,
         )
         self.streamer.start()
 
@@ -41,8 +50,8 @@ def raise_it(error: BaseException) -> None:
 
 
 @pytest.fixture
-def world(redis_client: redis.Redis) -> Iterator[World]:
-    world = World(redis_client)
+def world(redis_client: redis.Redis, tmp_path: Path) -> Iterator[World]:
+    world = World(redis_client, tmp_path)
     yield world
     world.streamer.stop()
     world.streamer.join()
@@ -137,6 +146,27 @@ def test_a_dropped_job_writes_nothing_more(world: World) -> None:
     held.is_dropped = True
     world.stream(held)
     assert world.texts(held) == []
+
+
+def test_tokens_are_in_the_journal_before_redis_has_them(tmp_path: Path) -> None:
+    world = World(redis.Redis(port=1), tmp_path)  # nobody listens there
+    held = make_held(texts=("a", "b"))
+    world.streamer.mark([held])
+    wait_until(lambda: held.num_journaled, "a token to be journaled")
+    world.streamer.stop()
+    world.streamer.join()
+    assert held.num_streamed == 0
+    assert journal.read(tmp_path, WORKER_ID) == {(held.job_id, 1): held.tokens}
+
+
+def test_a_journal_that_cannot_be_written_holds_up_no_token(redis_client: redis.Redis, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    world = World(redis_client, tmp_path / "file" / "journal")
+    held = opened(world.client)
+    world.stream(held)
+    world.streamer.stop()
+    world.streamer.join()
+    assert world.texts(held) == ["a", "b"]
 
 
 def stream_kind(world: World, held: HeldJob) -> bytes:
