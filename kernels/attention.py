@@ -25,9 +25,17 @@ class AttentionBatch:
     plans: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
-def attention_block_size(device: torch.device | str) -> int:
-    """Slots in a KV block, which the attention backend of `device` names."""
-    return CPU_BLOCK_SIZE if torch.device(device).type == "cpu" else CUDA_BLOCK_SIZE
+def attention_block_size(
+    device: torch.device | str, *, dtype: torch.dtype | None = None, head_dim: int | None = None
+) -> int:
+    """Slots in a KV block, which the attention backend of `device` names; flash-attn's where it takes such a cache."""
+    if torch.device(device).type == "cpu":
+        return CPU_BLOCK_SIZE
+    from kernels import flash_attention  # here: it imports this module
+
+    if dtype is not None and head_dim is not None and flash_attention.can_attend(device, dtype, head_dim):
+        return flash_attention.BLOCK_SIZE
+    return CUDA_BLOCK_SIZE
 
 
 def make_kv_cache(
