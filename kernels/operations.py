@@ -11,7 +11,9 @@ from kernels.cpu import recorded
 from kernels.cpu.packed import PackedMatrix
 from kernels.cpu.program import active
 
-Weight = torch.Tensor | PackedMatrix
+Weight = torch.Tensor | PackedMatrix | tuple[PackedMatrix, ...]  # the last: rows of several formats
+
+PACKED = "a recorded kernel takes packed weights"
 
 
 def embedding(token_ids: torch.Tensor, weight: Weight, scale: float | None = None) -> torch.Tensor:
@@ -33,7 +35,8 @@ def linear(
 ) -> torch.Tensor:
     """`x @ weight.T + bias`, [n, out] in `out_dtype` or what suits the backend: x [n, in], weight [out, in]."""
     if (program := active()) is not None:
-        return recorded.linear(program, x, _packed(weight), bias)
+        assert not isinstance(weight, torch.Tensor), PACKED
+        return recorded.linear(program, x, weight, bias)
     return reference.linear(x, _plain(weight), bias, out_dtype=out_dtype)
 
 
@@ -117,7 +120,7 @@ def moe_feed_forward(
 
 
 def _packed(weight: Weight) -> PackedMatrix:
-    assert isinstance(weight, PackedMatrix), "a recorded kernel takes packed weights"
+    assert isinstance(weight, PackedMatrix), PACKED
     return weight
 
 

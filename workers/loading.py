@@ -1,6 +1,5 @@
 """From a model's name to an engine that runs it. Called on the engine thread: it imports torch and takes its time."""
 
-import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.models.demo import demo_model_path
 from workers.models.errors import ModelError
+from workers.models.fingerprint import fingerprint
 from workers.models.location import resolve
 from workers.text.chat_template import TRANSCRIPT
 from workers.text.tokenizer import Tokenizer
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from workers.models.card import ModelCard
     from workers.models.decoder import Decoder
     from workers.models.recorded import RecordedModel
-
-NUM_SKIMMED, SKIMMED_BYTES = 256, 4096  # of each file of the weights
 
 log = logging.getLogger(__name__)
 
@@ -213,21 +211,5 @@ def _engine_config(settings: Settings, has: Capacity, model_card: "ModelCard") -
 
 
 def _weights(path: Path) -> str:
-    """What changes when the weights do: the files, their sizes and times, and some of their bytes.
-
-    Images and archives that are built to repeat give every file the same time, whatever is in it.
-    """
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return repr(
-        [(each.name, each.stat().st_size, each.stat().st_mtime_ns, _skim(each)) for each in files if each.is_file()]
-    )
-
-
-def _skim(path: Path) -> str:
-    """A digest of places all over the file, close enough for any tensor that takes a 256th of it."""
-    digest, size = hashlib.sha256(), path.stat().st_size
-    with path.open("rb") as file:
-        for i in range(NUM_SKIMMED):
-            file.seek(i * size // NUM_SKIMMED)
-            digest.update(file.read(SKIMMED_BYTES))
-    return digest.hexdigest()
+    """What changes when the model's files do."""
+    return fingerprint(file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())

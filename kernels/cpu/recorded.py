@@ -28,9 +28,17 @@ def select_rows(program: Program, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def linear(program: Program, x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
-    out = program.like(x, weight.num_rows, torch.float32)
-    _append_linear(program, x, weight, bias, out, PLAIN)
+def linear(
+    program: Program, x: torch.Tensor, weight: PackedMatrix | tuple[PackedMatrix, ...], bias: torch.Tensor | None
+) -> torch.Tensor:
+    """A kernel for each part of the weight. It writes whole panels, so each part begins where one ends."""
+    parts = (weight,) if isinstance(weight, PackedMatrix) else weight
+    assert all(part.num_rows == part.padded_rows for part in parts[:-1]), "a part would write over the next"
+    out = program.like(x, sum(part.num_rows for part in parts), torch.float32)
+    end = 0
+    for part in parts:
+        begin, end = end, end + part.num_rows
+        _append_linear(program, x, part, None if bias is None else bias[begin:end], out[:, begin:end], PLAIN)
     return out
 
 

@@ -1,7 +1,8 @@
 """GGUF files, converted once into the layout of a Hugging Face checkpoint: first what a card needs, then the weights.
 
 The conversion lives in `<cache_dir>/<name>-<digest>/`: config.json, generation_config.json, tokenizer.json and
-tokenizer_config.json, and weights-<dtype>/ for each dtype asked for.
+tokenizer_config.json, and weights-<dtype>/ for each dtype asked for. The CPU kernels take the weights as the file has
+them, see `open_weights`.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from safetensors.torch import save_file
 from workers.models.cache import build_once
 from workers.models.errors import UnsupportedModel
 from workers.models.gguf_config import make_config, make_generation_config, make_tokenizer_config
-from workers.models.gguf_tensors import read_tensors
+from workers.models.gguf_tensors import GgufFile, read_floats
 from workers.text.gguf_tokenizer import build_tokenizer
 
 log = logging.getLogger(__name__)
@@ -56,13 +57,18 @@ def convert_weights(path: Path, directory: Path, dtype: torch.dtype) -> list[Pat
 
     def build(partial: Path) -> None:
         partial.mkdir()
-        config = json.loads((directory / "config.json").read_text())
-        for number, shard in enumerate(_shards(read_tensors(_open(path, _digest(path)), config, dtype))):
+        for number, shard in enumerate(_shards(read_floats(open_weights(path, directory), dtype))):
             save_file(shard, partial / f"{number:05}.safetensors", metadata={"format": "pt"})
-        _open.cache_clear()
 
     name = f"weights-{str(dtype).removeprefix('torch.')}"
     return sorted(build_once(directory / name, build).glob("*.safetensors"))
+
+
+def open_weights(path: Path, directory: Path) -> GgufFile:
+    """A GGUF file's weights as they are stored; `directory` is that of `convert_card`."""
+    reader = _open(path, _digest(path))
+    _open.cache_clear()  # the last to need it
+    return GgufFile(reader, json.loads((directory / "config.json").read_text()))
 
 
 def _shards(tensors: Iterator[tuple[str, torch.Tensor]]) -> Iterator[dict[str, torch.Tensor]]:

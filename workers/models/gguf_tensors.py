@@ -1,16 +1,17 @@
-"""A GGUF file's tensors under their Hugging Face names, dequantized."""
+"""A GGUF file's tensors under their Hugging Face names, as they are stored or dequantized."""
 
-import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from gguf import GGUFReader, ReaderTensor, dequantize
 
+from kernels.cpu.pack_grouped import GGUF_TYPES
 from workers.models.errors import UnsupportedModel
-
-log = logging.getLogger(__name__)
+from workers.models.progress import Progress
+from workers.models.stored import StoredWeight, in_floats
 
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 PER_LAYER = {
@@ -34,24 +35,41 @@ GEMMA3_PER_LAYER = PER_LAYER | {
 IN_CONFIG = {"rope_freqs.weight"}
 
 
-def read_tensors(
-    reader: GGUFReader, config: Mapping[str, Any], dtype: torch.dtype
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of each weight: norms in fp32, all else in `dtype`. `config` is the conversion's config.json."""
-    family = config["model_type"]
-    tensors = [tensor for tensor in reader.tensors if tensor.name not in IN_CONFIG]
-    num_bytes, total_bytes, reported = 0, sum(int(tensor.n_bytes) for tensor in tensors), 0
-    for tensor in tensors:
-        name = hugging_face_name(tensor.name, family)
-        weight = torch.from_numpy(_dequantize(tensor))
-        if family == "llama" and name.split(".")[-2] in ("q_proj", "k_proj"):
-            is_query = name.split(".")[-2] == "q_proj"
-            weight = deinterleave(weight, config["num_attention_heads" if is_query else "num_key_value_heads"])
-        yield name, weight if "norm" in name else weight.to(dtype)
-        num_bytes += int(tensor.n_bytes)
-        if num_bytes * 10 // total_bytes > reported:
-            reported = num_bytes * 10 // total_bytes
-            log.info("converting the weights: %d %%", reported * 10)
+class GgufFile:
+    """Read access to the weights. `config` is the conversion's config.json."""
+
+    def __init__(self, reader: GGUFReader, config: Mapping[str, Any]) -> None:
+        self._config, self._family = config, config["model_type"]
+        tensors = [tensor for tensor in reader.tensors if tensor.name not in IN_CONFIG]
+        self._tensors = {hugging_face_name(tensor.name, self._family): tensor for tensor in tensors}
+
+    def names(self) -> set[str]:
+        return set(self._tensors)
+
+    def size(self, name: str) -> int:
+        return int(self._tensors[name].n_bytes)
+
+    def read(self, name: str) -> StoredWeight:
+        tensor = self._tensors[name]
+        kind = tensor.tensor_type.name
+        if kind in GGUF_TYPES:
+            weight = StoredWeight(kind, (torch.from_numpy(np.array(tensor.data)),))  # a copy, for the file is mapped
+        else:
+            weight = in_floats(torch.from_numpy(_dequantize(tensor)))
+        projection = name.split(".")[-2]
+        if self._family == "llama" and projection in ("q_proj", "k_proj"):
+            key = "num_attention_heads" if projection == "q_proj" else "num_key_value_heads"
+            return weight.rearranged(partial(deinterleave, num_heads=self._config[key]))
+        return weight
+
+
+def read_floats(file: GgufFile, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of each weight: norms in fp32, all else in `dtype`."""
+    progress = Progress("converting the weights", sum(map(file.size, file.names())))
+    for name in sorted(file.names()):
+        floats = file.read(name).floats().float()
+        yield name, floats if "norm" in name else floats.to(dtype)
+        progress.add(file.size(name))
 
 
 def hugging_face_name(name: str, family: str) -> str:
@@ -74,5 +92,7 @@ def deinterleave(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
 
 
 def _dequantize(tensor: ReaderTensor) -> np.ndarray:
-    """fp32, rows first, writable."""
+    """Rows first, writable: float16 as it is, all else in fp32."""
+    if tensor.data.dtype == np.float16:
+        return np.array(tensor.data)
     return np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)

@@ -6,21 +6,20 @@ from pathlib import Path
 
 import torch
 
-from kernels.cpu.pack_grouped import quantize_int4
-from kernels.cpu.pack_int8 import pack_int8, quantize_int8
-from kernels.cpu.packed import PackedMatrix, pack_bf16
 from workers.models.config import read_config, read_json
 from workers.models.decoder import Decoder
 from workers.models.errors import ModelNotFound
 from workers.models.gemma3 import Gemma3Model
-from workers.models.gguf import convert_card, convert_weights
+from workers.models.gguf import convert_card, convert_weights, open_weights
 from workers.models.llama import LlamaModel
 from workers.models.mixtral import MixtralModel
-from workers.models.packed_weights import Pack, PackedWeights, name_of, pack_weights
+from workers.models.packed_weights import PackedWeights, name_of, pack_weights
+from workers.models.quantization import int4_layout
 from workers.models.qwen2 import Qwen2Model
 from workers.models.qwen3 import Qwen3Model
 from workers.models.qwen3_moe import Qwen3MoeModel
-from workers.models.weights import Weights
+from workers.models.safetensors_files import SafetensorsFiles
+from workers.models.weights import Checkpoint, Weights
 
 log = logging.getLogger(__name__)
 
@@ -34,39 +33,39 @@ MODELS: dict[str, type[Decoder]] = {
 }
 
 
-def _quantize_int8(weight: torch.Tensor, *, is_gated: bool) -> PackedMatrix:
-    return pack_int8(*quantize_int8(weight), is_gated=is_gated)
-
-
-PACKINGS: dict[str, Pack] = {"bf16": pack_bf16, "int8": _quantize_int8, "int4": quantize_int4}
-
-
 def load_model(
     path: Path, *, cache_dir: Path, dtype: torch.dtype, device: torch.device | str, packing: str | None = None
 ) -> Decoder:
-    """The model at `path`, a checkpoint directory or a GGUF file; the latter is converted into `cache_dir` once.
+    """The model at `path`, a checkpoint directory or a GGUF file.
 
-    `packing` (bf16, int8) packs its weights for the CPU kernels, in that directory too: for a `RecordedModel`.
+    With `packing`, one of `workers.models.packings`, its weights are packed for the CPU kernels, into `cache_dir` once:
+    for a `RecordedModel`. Without it a GGUF file's are dequantized, into that directory too.
     """
-    if path.is_file():
-        directory = convert_card(path, cache_dir)
-        files = convert_weights(path, directory, dtype)
-    else:
-        directory, files = path, _weight_files(path)
-    if not files:
-        raise ModelNotFound(f"{directory} has no .safetensors files")
+    directory = convert_card(path, cache_dir) if path.is_file() else path
     config = read_config(directory)
     make = partial(MODELS[config.family], config)
+    unused = ["lm_head.weight"] if config.is_tied else []
     if packing is None:
-        weights = Weights(files, dtype=dtype, device=device)
+        weights = Weights(_checkpoint(path, directory, dtype), dtype=dtype, device=device)
+        model = make(weights)
+        weights.refuse_unread(unused=unused)
     else:
+        files = [path] if path.is_file() else [directory / "config.json", *_weight_files(directory)]
+        open_checkpoint = partial(_checkpoint, path, directory, None)
         target = cache_dir / "packed" / name_of(files, packing)
-        packed = pack_weights(files, target, PACKINGS[packing], make, dtype=dtype)
-        weights = PackedWeights(files, packed, dtype=dtype)
-    model = make(weights)
-    weights.close(unused=["lm_head.weight"] if config.is_tied else [])
+        packed = pack_weights(target, packing, open_checkpoint, make, dtype=dtype, unused=unused)
+        model = make(PackedWeights(packed, dtype=dtype))
     log.info("model loaded", extra={"architecture": config.architecture, "dtype": str(dtype)})
     return model
+
+
+def _checkpoint(path: Path, directory: Path, dtype: torch.dtype | None) -> Checkpoint:
+    """The weights as they are stored; those of a GGUF file in `dtype` when it is given."""
+    if not path.is_file():
+        return SafetensorsFiles(_weight_files(directory), int4_layout(read_json(directory / "config.json")))
+    if dtype is None:
+        return open_weights(path, directory)
+    return SafetensorsFiles(convert_weights(path, directory, dtype))
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -75,4 +74,7 @@ def _weight_files(directory: Path) -> list[Path]:
     if index:
         return [directory / name for name in sorted(set(index["weight_map"].values()))]
     whole = directory / "model.safetensors"
-    return [whole] if whole.exists() else sorted(directory.glob("*.safetensors"))
+    files = [whole] if whole.exists() else sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise ModelNotFound(f"{directory} has no .safetensors files")
+    return files

@@ -1,33 +1,35 @@
-"""A checkpoint's matrices as the CPU kernels take them: packed once, kept on disk, read into huge pages each time."""
+"""A checkpoint's matrices as the CPU kernels take them: packed once, kept on disk, read into huge pages each time.
 
-import hashlib
+What `pack_weights` makes is a directory: weights.bin with the matrices, index.json with where they lie in it, and
+vectors.safetensors with the norms and biases, so that the checkpoint itself is not opened again.
+"""
+
 import json
 import logging
 import mmap
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import torch
+from safetensors.torch import save_file
 
-from kernels.cpu.pack_int8 import pack_int8
+from kernels import Weight
 from kernels.cpu.packed import PackedMatrix
 from workers.models.cache import build_once
-from workers.models.weights import Weights
+from workers.models.fingerprint import fingerprint
+from workers.models.packings import pack
+from workers.models.progress import Progress
+from workers.models.safetensors_files import SafetensorsFiles
+from workers.models.weights import Checkpoint, Weights
 
 log = logging.getLogger(__name__)
 
-LAYOUT = 1  # of the packed matrices; a new number packs anew
+LAYOUT = 2  # of the directory and its matrices; a new number packs anew
 ALIGNMENT = 64  # bytes
 HUGE_PAGE = 2 << 20
 READ_BYTES = 64 << 20  # in one piece
-
-
-class Pack(Protocol):
-    """Packs a weight [n, k], which may be one of gates and ups."""
-
-    def __call__(self, weight: torch.Tensor, *, is_gated: bool) -> PackedMatrix: ...
 
 
 @dataclass(frozen=True)
@@ -40,66 +42,90 @@ class Entry:
 
 
 class PackedWeights(Weights):
-    """Weights whose matrices are packed already; norms and biases are read from the checkpoint."""
+    """Weights whose matrices are packed already, in one part or some."""
 
-    def __init__(self, files: Sequence[Path], packed: Path, *, dtype: torch.dtype) -> None:
-        """`packed` is what `pack_weights` made of the same checkpoint."""
-        super().__init__(files, dtype=dtype, device="cpu")
+    def __init__(self, packed: Path, *, dtype: torch.dtype) -> None:
+        """`packed` is what `pack_weights` made."""
+        super().__init__(SafetensorsFiles([packed / "vectors.safetensors"]), dtype=dtype, device="cpu")
         index = json.loads((packed / "index.json").read_text())
-        self._entries = {key: Entry(**entry) for key, entry in index.items()}
+        self._entries = {key: [Entry(**entry) for entry in entries] for key, entries in index.items()}
         self._memory = _read_into_huge_pages(packed / "weights.bin")
 
-    def matrix(self, *names: str, is_gated: bool = False) -> PackedMatrix:
-        self._used.update(names, (f"{name}_scale" for name in names))
-        entry = self._entries[_key(names, is_gated)]
-        data = self._memory[entry.offset : entry.offset + entry.num_bytes]
-        return PackedMatrix(data=data, **entry.matrix)
+    def matrix(self, *names: str, is_gated: bool = False) -> Weight:
+        return _weight([self._matrix(entry) for entry in self._entries[_key(names, is_gated)]])
+
+    def _matrix(self, entry: Entry) -> PackedMatrix:
+        return PackedMatrix(data=self._memory[entry.offset : entry.offset + entry.num_bytes], **entry.matrix)
 
 
 class Packer(Weights):
     """Weights whose matrices are packed and written, one after the other; a model made of them computes nothing."""
 
-    def __init__(self, files: Sequence[Path], out: BinaryIO, pack: Pack, *, dtype: torch.dtype) -> None:
-        super().__init__(files, dtype=dtype, device="cpu")
-        self._out, self._pack = out, pack
-        self.entries: dict[str, Entry] = {}
+    def __init__(self, checkpoint: Checkpoint, out: BinaryIO, packing: str, *, dtype: torch.dtype) -> None:
+        super().__init__(checkpoint, dtype=dtype, device="cpu")
+        self._out, self._packing = out, packing
+        self._progress = Progress("packing the weights", sum(map(checkpoint.size, checkpoint.names())))
+        self.entries: dict[str, list[Entry]] = {}
+        self.vectors: dict[str, torch.Tensor] = {}
 
-    def matrix(self, *names: str, is_gated: bool = False) -> PackedMatrix:
-        quantized = self.int8(*names)
-        if quantized is None:
-            packed = self._pack(self.joined(*names), is_gated=is_gated)
-        else:
-            packed = pack_int8(*quantized, is_gated=is_gated)
-        data = packed.data.contiguous().view(torch.uint8)
+    def matrix(self, *names: str, is_gated: bool = False) -> Weight:
+        packed = pack([self._read(name) for name in names], self._packing, is_gated=is_gated)
+        self.entries[_key(names, is_gated)] = [self._write(matrix) for matrix in packed]
+        self._progress.add(sum(map(self._checkpoint.size, names)))
+        return _weight([replace(matrix, data=torch.empty(0, dtype=torch.uint8)) for matrix in packed])
+
+    def plain(self, *names: str) -> torch.Tensor:
+        self._keep(names)
+        return super().plain(*names)
+
+    def norm(self, name: str, offset: float = 0.0) -> torch.Tensor:
+        self._keep([name])
+        return super().norm(name, offset)
+
+    def _keep(self, names: Sequence[str]) -> None:
+        self.vectors |= {name: self._read(name).floats() for name in names}
+        self._progress.add(sum(map(self._checkpoint.size, names)))
+
+    def _write(self, matrix: PackedMatrix) -> Entry:
+        data = matrix.data.contiguous().view(torch.uint8)
         offset = self._out.tell()
         self._out.write(data.numpy().data)
         self._out.write(bytes(-data.nbytes % ALIGNMENT))
-        fields = {name: value for name, value in asdict(packed).items() if name != "data"}
-        self.entries[_key(names, is_gated)] = Entry(offset, data.nbytes, fields)
-        return PackedMatrix(data=torch.empty(0, dtype=torch.uint8), **fields)
+        fields = {name: value for name, value in vars(matrix).items() if name != "data"}
+        return Entry(offset, data.nbytes, fields)
 
 
 def pack_weights(
-    files: Sequence[Path], target: Path, pack: Pack, make: Callable[[Weights], object], *, dtype: torch.dtype
+    target: Path,
+    packing: str,
+    open_checkpoint: Callable[[], Checkpoint],
+    make: Callable[[Weights], object],
+    *,
+    dtype: torch.dtype,
+    unused: Iterable[str],
 ) -> Path:
-    """The directory `target`, filled once: every matrix that `make` asks the weights for."""
+    """The directory `target`, filled once: all that `make` asks the weights for, packed as `packings.pack` says.
+
+    BadCheckpoint when it does not ask for a weight outside `unused`.
+    """
 
     def build(partial: Path) -> None:
         log.info("packing the weights, once", extra={"path": str(target)})
         partial.mkdir()
         with (partial / "weights.bin").open("wb") as out:
-            packer = Packer(files, out, pack, dtype=dtype)
+            packer = Packer(open_checkpoint(), out, packing, dtype=dtype)
             make(packer)
-        index = {key: asdict(entry) for key, entry in packer.entries.items()}
+        packer.refuse_unread(unused=unused)
+        save_file(packer.vectors, partial / "vectors.safetensors")
+        index = {key: [asdict(entry) for entry in entries] for key, entries in packer.entries.items()}
         (partial / "index.json").write_text(json.dumps(index))
 
     return build_once(target, build)
 
 
-def name_of(files: Sequence[Path], form: str) -> str:
+def name_of(files: Iterable[Path], packing: str) -> str:
     """What the packed weights of these files are called: a name that changes when the files, or the layout, do."""
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)]
-    return f"{hashlib.sha256(repr((LAYOUT, stats)).encode()).hexdigest()[:16]}-{form}"
+    return f"{fingerprint(files)[:16]}-{LAYOUT}-{packing}"
 
 
 def _read_into_huge_pages(path: Path) -> torch.Tensor:
@@ -117,6 +143,10 @@ def _read_into_huge_pages(path: Path) -> torch.Tensor:
             done += file.readinto(view[done : done + READ_BYTES]) or 0
             log.info("reading the weights", extra={"percent": 100 * done // num_bytes})
     return whole[start : start + num_bytes]
+
+
+def _weight(parts: Sequence[PackedMatrix]) -> Weight:
+    return parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def _key(names: Sequence[str], is_gated: bool) -> str:

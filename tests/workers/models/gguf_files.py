@@ -1,6 +1,9 @@
 """Writes a tiny checkpoint of tests/checkpoints.py as a GGUF file, as llama.cpp's converter would."""
 
 import json
+import re
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,8 @@ from safetensors.numpy import load_file
 
 from workers.models.gguf_tensors import GEMMA3_PER_LAYER, PER_LAYER, TOP
 
+Q4_K, Q6_K = gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K
+SUPER_BLOCK = 256  # columns of a block of these
 FAMILIES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
 
 
@@ -18,9 +23,11 @@ def write_gguf(
     path: Path,
     *,
     quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    types: Mapping[str, gguf.GGMLQuantizationType] | None = None,
     rope_factors: np.ndarray | None = None,
 ) -> Path:
-    """Write `checkpoint` to `path` and return it; matrices in `quantization`, vectors in fp32."""
+    """Write `checkpoint` to `path` and return it; vectors in fp32, matrices in the type that `types` has for a pattern
+    of their names in the checkpoint, all others in `quantization`."""
     config = json.loads((checkpoint / "config.json").read_text())
     writer = gguf.GGUFWriter(path, FAMILIES[config["model_type"]])
     add_shape(writer, config)
@@ -32,13 +39,32 @@ def write_gguf(
         if weight.ndim == 1:
             writer.add_tensor(gguf_name(name, config["model_type"]), weight)
         else:
-            data = gguf.quantize(weight, quantization)
-            writer.add_tensor(gguf_name(name, config["model_type"]), data, raw_dtype=quantization)
+            kind = next((kind for pattern, kind in (types or {}).items() if re.search(pattern, name)), quantization)
+            writer.add_tensor(gguf_name(name, config["model_type"]), quantize(name, weight, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def quantize(name: str, weight: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    """The blocks of `weight`; in the types that gguf cannot make, random ones with as large values."""
+    if kind not in (Q4_K, Q6_K):
+        return gguf.quantize(weight, kind)
+    num_rows, num_columns = weight.shape
+    num_blocks = num_columns // SUPER_BLOCK
+    generator = np.random.default_rng(zlib.crc32(name.encode()))
+    blocks = generator.integers(0, 256, (num_rows, num_blocks, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+    # Quants and the factors of scales spread evenly: what a block's values then are, in units of its scale.
+    scale = weight.std() / (200 if kind == Q4_K else 1400)
+    if kind == Q4_K:
+        blocks[..., :4] = np.array([scale, 7.5 * scale], np.float16).view(
+            np.uint8
+        )  # minima in the middle of the quants
+    else:
+        blocks[..., -2:] = np.array([scale], np.float16).view(np.uint8)
+    return blocks.reshape(num_rows, -1)
 
 
 def add_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ def test_hub_id_that_cannot_be_had_says_so(monkeypatch: pytest.MonkeyPatch) -> N
             "architecture MambaForCausalLM; supported are",
         ),
         ({"hidden_act": "relu"}, UnsupportedModel, "activation relu in a llama model; supported is silu"),
-        ({"quantization_config": {"quant_method": "awq"}}, UnsupportedModel, "weights quantized with awq"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, UnsupportedModel, "quantized with bitsandbytes"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, UnsupportedModel, "rotary positions of type dynamic; supported"),
         ({"partial_rotary_factor": 0.5}, UnsupportedModel, "rotary positions on a part of each head"),
     ],

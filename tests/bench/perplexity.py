@@ -1,0 +1,134 @@
+"""The quality of each weight format: `python -m tests.bench.perplexity`. Writes the table to results/perplexity.md.
+
+The demo model reads the beginning of Alice's Adventures in Wonderland, less its verses. Bfloat16 is what the model's
+file dequantizes to, computed by PyTorch and by the CPU kernels; the others are the file as it is, and what
+`HEADRACE_QUANTIZATION` makes of it.
+"""
+
+import math
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from db.settings import Settings
+from kernels.cpu.threads import Threads
+from tests.bench import machine
+from tests.bench.report import Report
+from tests.workers.models.paged import PagedModel
+from workers.models.card import read_card
+from workers.models.decoder import Decoder
+from workers.models.demo import demo_model_path
+from workers.models.gguf import convert_weights
+from workers.models.loader import load_model
+from workers.models.recorded import RecordedModel
+
+RESULTS = Path(__file__).parent / "results" / "perplexity.md"
+TEXT = Path(__file__).parent / "texts" / "alice.txt"
+WINDOW = 1024  # tokens that are read with what came before; the next begin anew
+STEP = 128  # tokens in one step, so that their logits over a large vocabulary fit
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How well a model foretold each token of the text."""
+
+    losses: torch.Tensor  # fp64 [tokens]: minus the log probability of each
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.losses.mean())
+
+    def beside(self, base: "Reading") -> str:
+        """How much likelier a token is to the base, and the standard error of that."""
+        differences = self.losses - base.losses
+        error = differences.std() / len(differences) ** 0.5
+        return f"{100 * math.expm1(differences.mean()):+.2f}%, standard error {100 * error:.2f}%"
+
+
+def main() -> None:
+    """Read the text in each format, write the table and print it."""
+    cache_dir = Settings().data_dir / "models"
+    path = demo_model_path(cache_dir)
+    card = read_card(path, cache_dir=cache_dir)
+    windows = _windows(Tokenizer.from_file(str(card.tokenizer_path)))
+    report = Report(_heading(path, sum(map(len, windows))))
+    base = _read(_plain(path, cache_dir), windows)
+    report.add("bf16 by PyTorch", f"{base.perplexity:.3f}", "the file's weights dequantized")
+    with tempfile.TemporaryDirectory() as directory:
+        checkpoint = _dequantized(path, cache_dir, Path(directory))
+        for name, source, packing in (
+            ("bf16", checkpoint, "bf16"),
+            ("the GGUF file's own types", path, "bf16"),
+            ("int8", checkpoint, "int8"),
+            ("int4", checkpoint, "int4"),
+        ):
+            cache = Path(directory) / name
+            reading = _read(_recorded(source, cache, packing), windows)
+            size = sum(file.stat().st_size for file in cache.glob("packed/*/weights.bin"))
+            figures = f"{reading.perplexity:.3f}, {reading.beside(base)}"
+            report.add(f"{name}, {size / MIB:.0f} MiB", figures, "the CPU kernels; perplexity beside the first")
+    report.notes.append(NOTE)
+    report.write(RESULTS)
+
+
+NOTE = (
+    "The file was itself quantized from bfloat16 weights, which are not at hand: what its own types lost before is in "
+    "every row. int8 has a scale for each row of a weight and for each token; int4 and the file's types have one for "
+    "each group of 32 columns or less of both."
+)
+
+
+def _heading(path: Path, num_tokens: int) -> list[str]:
+    return [
+        *machine.describe(),
+        "command: `python -m tests.bench.perplexity`",
+        f"model: {path.stem}; {num_tokens:,} tokens of {TEXT.name}, in windows of {WINDOW:,}, each after a start token",
+        "the sizes are those of the packed matrices",
+    ]
+
+
+def _windows(tokenizer: Tokenizer) -> list[list[int]]:
+    """The text's tokens, each window after the token that starts a text."""
+    start, *token_ids = tokenizer.encode(TEXT.read_text()).ids
+    return [[start, *token_ids[i : i + WINDOW]] for i in range(0, len(token_ids), WINDOW)]
+
+
+def _plain(path: Path, cache_dir: Path) -> Decoder:
+    return load_model(path, cache_dir=cache_dir, dtype=torch.bfloat16, device="cpu")
+
+
+def _recorded(path: Path, cache_dir: Path, packing: str) -> RecordedModel:
+    decoder = load_model(path, cache_dir=cache_dir, dtype=torch.bfloat16, device="cpu", packing=packing)
+    threads = Threads(torch.get_num_threads())
+    return RecordedModel(decoder, threads, max_tokens=STEP, max_rows=STEP, max_positions=WINDOW + 1)
+
+
+def _dequantized(path: Path, cache_dir: Path, directory: Path) -> Path:
+    """A checkpoint of the file's weights in bfloat16."""
+    card = read_card(path, cache_dir=cache_dir).tokenizer_path.parent
+    checkpoint = directory / "bf16"
+    checkpoint.mkdir()
+    for file in [card / "config.json", *convert_weights(path, card, torch.bfloat16)]:
+        (checkpoint / file.name).symlink_to(file.resolve())
+    return checkpoint
+
+
+def _read(model: Decoder | RecordedModel, windows: list[list[int]]) -> Reading:
+    losses = []
+    paged = PagedModel(model, max_len=WINDOW + 1)
+    for window in windows:
+        paged.num_computed = [0]
+        for begin in range(0, len(window) - 1, STEP):
+            end = min(begin + STEP, len(window) - 1)
+            [logits] = paged.step({0: window[begin:end]})
+            targets = torch.tensor(window[begin + 1 : end + 1])
+            losses.append(torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none").double())
+    return Reading(torch.cat(losses))
+
+
+if __name__ == "__main__":
+    main()
