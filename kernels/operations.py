@@ -1,7 +1,10 @@
-"""One function per operation. While a program is recorded it appends the CPU kernel; else PyTorch's reference computes.
+"""One function per operation. While a program is recorded it appends the CPU kernel; else its tensors' device says who
+computes: `kernels.cuda` on a GPU, PyTorch's reference elsewhere.
 
 Model files call these functions and nothing else.
 """
+
+from types import ModuleType
 
 import torch
 
@@ -20,14 +23,16 @@ def embedding(token_ids: torch.Tensor, weight: Weight, scale: float | None = Non
     """Rows of `weight` [vocab_size, hidden] at `token_ids` int64 [n], times `scale` rounded to the weight's dtype."""
     if (program := active()) is not None:
         return recorded.embedding(program, _packed(weight), scale)
-    return reference.embedding(token_ids, _plain(weight), scale)
+    computed: torch.Tensor = _backend(token_ids).embedding(token_ids, _plain(weight), scale)
+    return computed
 
 
 def select_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Rows of x [n, dim] at `rows` int64 [num_rows], copied."""
     if (program := active()) is not None:
         return recorded.select_rows(program, x)
-    return reference.select_rows(x, rows)
+    computed: torch.Tensor = _backend(x).select_rows(x, rows)
+    return computed
 
 
 def linear(
@@ -37,21 +42,24 @@ def linear(
     if (program := active()) is not None:
         assert not isinstance(weight, torch.Tensor), PACKED
         return recorded.linear(program, x, weight, bias)
-    return reference.linear(x, _plain(weight), bias, out_dtype=out_dtype)
+    computed: torch.Tensor = _backend(x).linear(x, _plain(weight), bias, out_dtype=out_dtype)
+    return computed
 
 
 def gated_linear(x: torch.Tensor, weight: Weight, activation: str) -> torch.Tensor:
     """activation(gate) * up, [n, dim]: `linear` by a weight of gates and ups [2 * dim, in]; silu or gelu (tanh)."""
     if (program := active()) is not None:
         return recorded.gated_linear(program, x, _packed(weight), activation)
-    return reference.gated_linear(x, _plain(weight), activation)
+    computed: torch.Tensor = _backend(x).gated_linear(x, _plain(weight), activation)
+    return computed
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x [n, dim] over its root mean square along dim, times `weight` fp32 [dim]; computed in fp32."""
     if (program := active()) is not None:
         return recorded.rms_norm(program, x, weight, eps)
-    return reference.rms_norm(x, weight, eps)
+    computed: torch.Tensor = _backend(x).rms_norm(x, weight, eps)
+    return computed
 
 
 def add_rms_norm(
@@ -60,7 +68,8 @@ def add_rms_norm(
     """(rms_norm(x + residual), x + residual) of x and residual [n, dim]. They may be changed: use what is returned."""
     if (program := active()) is not None:
         return recorded.add_rms_norm(program, x, residual, weight, eps)
-    return reference.add_rms_norm(x, residual, weight, eps)
+    computed: tuple[torch.Tensor, torch.Tensor] = _backend(x).add_rms_norm(x, residual, weight, eps)
+    return computed
 
 
 def rotary_cos_sin(positions: torch.Tensor, inv_freq: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
@@ -93,9 +102,10 @@ def rotate_and_store(
         return recorded.rotate_and_store(
             program, qkv, cos_sin, kv_layer, num_heads=num_heads, q_norm=q_norm, k_norm=k_norm, eps=eps
         )
-    return reference.rotate_and_store(
+    q: torch.Tensor = _backend(qkv).rotate_and_store(
         qkv, cos_sin, kv_layer, batch.slot_mapping, num_heads=num_heads, q_norm=q_norm, k_norm=k_norm, eps=eps
     )
+    return q
 
 
 def paged_attention(
@@ -108,7 +118,9 @@ def paged_attention(
     if (program := active()) is not None:
         return recorded.paged_attention(program, q, kv_layer, scale, sliding_window)
     heads = q.view(len(q), -1, kv_layer.shape[4])
-    return reference_attention.paged_attention(heads, kv_layer, batch, scale, sliding_window).flatten(1)
+    backend = _backend(q) if _is_on_gpu(q) else reference_attention
+    attended: torch.Tensor = backend.paged_attention(heads, kv_layer, batch, scale, sliding_window)
+    return attended.flatten(1)
 
 
 def moe_feed_forward(
@@ -117,6 +129,18 @@ def moe_feed_forward(
     """See `reference_moe.moe_feed_forward`, which computes it on every device."""
     assert active() is None, "experts are not recorded"
     return reference_moe.moe_feed_forward(x, expert_ids, expert_weights, _plain(gate_up), _plain(down))
+
+
+def _backend(x: torch.Tensor) -> ModuleType:
+    if not _is_on_gpu(x):
+        return reference
+    from kernels import cuda  # Triton is there where a GPU is
+
+    return cuda
+
+
+def _is_on_gpu(x: torch.Tensor) -> bool:
+    return x.is_cuda
 
 
 def _packed(weight: Weight) -> PackedMatrix:

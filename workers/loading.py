@@ -91,7 +91,7 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
     if settings.num_threads:
         torch.set_num_threads(settings.num_threads)
     model_card = read_card(path, cache_dir=cache_dir)
-    block_size = attention_block_size(device)
+    block_size = attention_block_size(device, dtype=dtype, head_dim=model_card.config.head_dim)
     bytes_per_block = capacity.block_bytes(model_card.config, block_size, dtype)
     resolve_capacity = partial(
         capacity.resolve,

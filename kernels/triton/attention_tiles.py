@@ -18,7 +18,7 @@ def tile_size(head_dim: int, element_bytes: int) -> int:
 
 def padded(count: int) -> int:
     """The power of two that a matrix product takes for `count` rows or columns."""
-    return max(MIN_ROWS, triton.next_power_of_2(count))
+    return int(max(MIN_ROWS, triton.next_power_of_2(count)))
 
 
 @triton.jit
