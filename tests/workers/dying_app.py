@@ -20,11 +20,12 @@ from db.stream import Append, Appended
 from tests.workers.condemned import condemned, pardon
 from workers.app import app
 from workers.held import HeldJob
+from workers.journal import Journal
 from workers.writer import Writer
 
 __all__ = ["app"]
 
-_append_many, _put = stream.append_many, Writer.put
+_append_many, _put, _note = stream.append_many, Writer.put, Journal.write
 _redis = make_redis(get_settings())
 
 
@@ -36,6 +37,13 @@ def _append_many_and_die(client: redis.Redis, appends: Sequence[Append]) -> list
         pardon(client)
         os.kill(os.getpid(), signal.SIGKILL)
     return [Appended("ok", append.first_index + len(append.tokens)) for append in appends]
+
+
+def _note_cut(self: Journal, appends: Mapping[HeldJob, Append]) -> None:
+    """What dies with the worker is in its journal neither."""
+    limits = condemned(_redis)
+    cut = {held: _cut(append, limits) for held, append in appends.items()}
+    _note(self, {held: append for held, append in cut.items() if append.tokens})
 
 
 def _cut(append: Append, limits: Mapping[UUID, int]) -> Append:
@@ -55,3 +63,4 @@ def _put_unless_condemned(self: Writer, held: HeldJob) -> None:
 
 stream.append_many = _append_many_and_die
 Writer.put = _put_unless_condemned  # type: ignore[method-assign]
+Journal.write = _note_cut  # type: ignore[method-assign]

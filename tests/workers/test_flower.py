@@ -45,13 +45,19 @@ def test_broker_page_equals_postgres_queued_counts_per_tier(
         jobs.wait_streamed(running, 1)
         for tier, num_jobs in enumerate((3, 5, 2)):
             jobs.submit(prompts(num_jobs), tier=tier)
-        worker.freeze()  # so that both are of one moment
-        counted = queued(jobs)
+        counted = wait_until(lambda: counted_at_rest(worker, jobs, flower), "both to count the same")
         assert sum(counted.values()) > 0 and counted["low"] == 2
-        assert flower.lengths() == counted
-        worker.thaw()
         wait_until(lambda: sum(queued(jobs).values()) == 0, "the jobs to start")
         assert flower.lengths() == dict.fromkeys(TIERS, 0)
+
+
+def counted_at_rest(worker: WorkerProcess, jobs: Jobs, flower: FlowerProcess) -> dict[str, int] | None:
+    """What both count of one moment; None when they differ, as they do between a pop and its claim."""
+    worker.freeze()
+    counted = queued(jobs)
+    is_equal = flower.lengths() == counted
+    worker.thaw()
+    return counted if is_equal else None
 
 
 def test_worker_stays_online_through_a_step_of_three_heartbeats(
