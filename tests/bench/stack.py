@@ -115,7 +115,7 @@ def run_stack(**changes: Any) -> Iterator[Stack]:
             "model": str(null_model.make_null_checkpoint(directory / null_model.NAME)),
             "model_name": null_model.NAME,
             "num_threads": 1,
-            "port": _free_port(),
+            "port": free_port(),
         }
         settings = servers.settings.model_copy(update=values | changes)
         migrate.upgrade(settings)
@@ -150,7 +150,7 @@ def _answers(port: int) -> bool:
     return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

@@ -1,0 +1,110 @@
+"""The engines that Headrace is measured beside, each set up as its documentation says for one small machine."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.speed import environments
+from tests.bench.speed.ceiling import Weights
+from tests.bench.speed.checkpoints import make_checkpoint
+from tests.bench.speed.child import Library, run_child
+from tests.bench.speed.environments import Environment
+from tests.bench.speed.gguf_file import make_gguf
+from tests.bench.speed.outcome import OnLine, Outcome
+from tests.bench.speed.plan import Plan
+from tests.bench.speed.server import Server, run_server
+
+NUM_THREADS = os.cpu_count() or 1
+BF16 = Weights(layer_bits=16, head_bits=16, is_int8=False)
+VLLM_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "4",
+    "VLLM_CPU_OMP_THREADS_BIND": f"0-{NUM_THREADS - 1}",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+VLLM_OPTIONS = ("--dtype", "bfloat16", "--max-model-len", "2048", "--max-num-seqs", "64")
+# A slot for each job that runs at once, each with room for the longest.
+LLAMA_OPTIONS = ("-np", "32", "-c", "65536", "-fa", "on", "--cache-ram", "0", "--no-webui")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An engine and how it is run. `options` are what was added to its first settings."""
+
+    name: str
+    weights: Weights
+    environment: Environment
+    measure: Callable[[Path, Plan, Path, OnLine], Outcome]  # (checkpoints, plan, log, lines)
+    settings: str
+    workload_names: tuple[str, ...] = ("W1", "W2", "W3", "W4", "W5")
+
+
+def all_peers(directory: Path) -> list[Peer]:
+    """In the order in which they are measured; `directory` is where they are installed."""
+    vllm = Environment(directory / "vllm", environments.install_vllm)
+    llama = Environment(directory / "llama.cpp", environments.install_llama_cpp)
+    transformers = Environment(directory / "transformers", environments.install_transformers)
+    w8a8 = Weights(layer_bits=8, head_bits=16, is_int8=True)
+    return [
+        _vllm(vllm, "vLLM bf16", BF16),
+        _vllm(vllm, "vLLM W8A8", w8a8),
+        _vllm(vllm, "vLLM bf16, steps of 256", BF16, "--max-num-batched-tokens", "256"),
+        _llama(llama, "llama.cpp bf16", "bf16", BF16),
+        _llama(llama, "llama.cpp q8_0", "q8_0", Weights(layer_bits=8.5, head_bits=8.5, is_int8=True)),
+        _llama(llama, "llama.cpp q4_0", "q4_0", Weights(layer_bits=4.5, head_bits=4.5, is_int8=True)),
+        _llama(llama, "llama.cpp bf16, steps of 128", "bf16", BF16, "-b", "128", "-ub", "128"),
+        _transformers(transformers),
+    ]
+
+
+def _vllm(environment: Environment, name: str, weights: Weights, *options: str) -> Peer:
+    def measure(checkpoints: Path, plan: Plan, log: Path, on_line: OnLine) -> Outcome:
+        checkpoint = make_checkpoint(checkpoints, plan.shape, is_w8a8=weights.is_int8)
+
+        def argv(port: int, served: str) -> Sequence[str | Path]:
+            command = (environment.directory / "bin" / "vllm", "serve", checkpoint, "--served-model-name", served)
+            where = ("--host", "127.0.0.1", "--port", str(port), "--enable-prompt-tokens-details")
+            return [*command, *VLLM_OPTIONS, *options, *where]
+
+        return run_server(Server(argv, _vllm_environment(environment)), plan, log, on_line)
+
+    variables = [f"{name}={value}" for name, value in VLLM_ENVIRONMENT.items() if name.startswith("VLLM_CPU")]
+    settings = " ".join((*variables, *VLLM_OPTIONS, *options)) + ", tcmalloc and libiomp5 preloaded"
+    return Peer(name, weights, environment, measure, settings, ("W5",) if options else Peer.workload_names)
+
+
+def _vllm_environment(environment: Environment) -> Mapping[str, str]:
+    """With the libraries that its documentation has preloaded, as far as they are there."""
+    libraries = [*environment.directory.rglob("libtcmalloc_minimal.so.4"), environment.directory / "lib/libiomp5.so"]
+    preload = ":".join(str(library) for library in libraries if library.exists())
+    return VLLM_ENVIRONMENT | {"LD_PRELOAD": preload}
+
+
+def _llama(environment: Environment, name: str, form: str, weights: Weights, *options: str) -> Peer:
+    def measure(checkpoints: Path, plan: Plan, log: Path, on_line: OnLine) -> Outcome:
+        programs = environment.directory / "build" / "bin"
+        checkpoint = make_checkpoint(checkpoints, plan.shape)
+        file = make_gguf(checkpoint, plan.shape, form, programs / "llama-quantize")
+        threads = ("-t", str(NUM_THREADS), "-tb", str(NUM_THREADS))
+
+        def argv(port: int, served: str) -> Sequence[str | Path]:
+            command = (programs / "llama-server", "-m", file, "--alias", served, *threads)
+            return [*command, *LLAMA_OPTIONS, *options, "--host", "127.0.0.1", "--port", str(port)]
+
+        return run_server(Server(argv), plan, log, on_line)
+
+    settings = " ".join(("-t", str(NUM_THREADS), *LLAMA_OPTIONS, *options))
+    return Peer(name, weights, environment, measure, settings, ("W5",) if options else Peer.workload_names)
+
+
+def _transformers(environment: Environment) -> Peer:
+    def measure(checkpoints: Path, plan: Plan, log: Path, on_line: OnLine) -> Outcome:
+        arguments = {"checkpoint": str(make_checkpoint(checkpoints, plan.shape))}
+        library = Library("tests.bench.speed.static_batches:StaticBatches", arguments, environment.python)
+        threads = {"OMP_NUM_THREADS": str(NUM_THREADS), "HF_HUB_OFFLINE": "1"}
+        return run_child(library, plan, log, on_line, threads)
+
+    settings = "sdpa, static batches of 64, in process"
+    return Peer("transformers bf16", BF16, environment, measure, settings)
