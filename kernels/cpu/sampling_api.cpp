@@ -8,12 +8,13 @@ using headrace::DrawArguments;
 using headrace::GreedyArguments;
 using headrace::Pool;
 
+// A single row is one thread's work: waking the others would cost more than it takes.
 template <class Arguments>
-void run(Pool* pool, int first_set, const char* name, const Arguments& arguments) {
+void run(Pool* pool, int first_set, const char* name, const Arguments& arguments, int64_t num_rows) {
   const headrace::Step no_step{};
-  pool->begin();
+  if (num_rows > 1) pool->begin();
   headrace::find_kernel(name, first_set)(&arguments, {no_step, *pool});
-  pool->end();
+  if (num_rows > 1) pool->end();
 }
 
 }  // namespace
@@ -23,12 +24,12 @@ extern "C" {
 // Instruction set `first_set` and those after it may be used.
 void headrace_greedy(Pool* pool, int first_set, const float* logits, int64_t stride, int64_t num_rows,
                      int64_t vocab_size, float* best, int64_t* ids) {
-  run(pool, first_set, "greedy", GreedyArguments{logits, stride, num_rows, vocab_size, best, ids});
+  run(pool, first_set, "greedy", GreedyArguments{logits, stride, num_rows, vocab_size, best, ids}, num_rows);
 }
 
 void headrace_draw(Pool* pool, int first_set, const float* logits, int64_t stride, int64_t vocab_size,
                    const Draw* draws, int64_t num_draws, int64_t* ids) {
-  run(pool, first_set, "draw", DrawArguments{logits, stride, vocab_size, draws, num_draws, ids});
+  run(pool, first_set, "draw", DrawArguments{logits, stride, vocab_size, draws, num_draws, ids}, num_draws);
 }
 
 }  // extern "C"
