@@ -1,4 +1,4 @@
-"""The operations in plain PyTorch: the truth that faster backends are held to, and what runs on a CPU.
+"""The operations in plain PyTorch: the truth that faster backends are held to, and what computes where there is none.
 
 A row's result depends on that row alone, to the last bit: not on how many rows are computed with it, nor on where among
 them it stands, nor on the number of threads. Most element-wise operations and norms have this by nature, `linear` and
