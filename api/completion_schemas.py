@@ -115,9 +115,7 @@ class Completion(BaseModel):
         data = self.model_copy(update={"choices": choices, "usage": usage}).model_dump(mode="json")
         return data | {"prompt_logprobs": prompt_logprobs}
 
-    def chunk(
-        self, choices: list[Choice], usage: CompletionUsage | None = None, *, has_usage: bool = False
-    ) -> dict[str, Any]:
-        """A piece of it; without the field `usage` unless it `has_usage`, be it null."""
-        left_out = {"prompt_logprobs"} if has_usage else {"prompt_logprobs", "usage"}
-        return self.model_copy(update={"choices": choices, "usage": usage}).model_dump(mode="json", exclude=left_out)
+    def chunk_without_choices(self, *, has_usage: bool) -> dict[str, Any]:
+        """What all chunks of a stream have in common; `usage` is null, or left out unless it `has_usage`."""
+        left_out = {"choices", "prompt_logprobs"} if has_usage else {"choices", "prompt_logprobs", "usage"}
+        return self.model_dump(mode="json", exclude=left_out)

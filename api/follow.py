@@ -18,7 +18,8 @@ from db.ids import parse_id, public_id
 from db.job_queries import JobRow
 from db.models import ENDED, Job
 from db.outputs import tokens_of
-from db.stream import StreamRead, Token
+from db.stream import Token
+from db.stream_reads import StreamRead
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +65,17 @@ async def load_job(services: Services, tenant: str, job_id: UUID) -> JobRow | No
         return await job_queries.get(session, tenant, job_id)
 
 
-async def follow(services: Services, row: JobRow, *, first_index: int = 0) -> AsyncGenerator[Started | Tokens | Ended]:
+async def follow(
+    services: Services, row: JobRow, *, first_index: int = 0, tells_start: bool = True
+) -> AsyncGenerator[Started | Tokens | Ended]:
     """What happens to the job: started, its tokens from `first_index` on, each once and in order, then its end.
+
+    Unless it `tells_start`, it leaves that out, and need not look at the row for it.
 
     Tokens come in pages, and the next one is read when the last was taken: what a slow client has not taken stays in
     the stores. Ends without `Ended` when the job is deleted meanwhile.
     """
-    is_started, index = False, first_index
+    is_started, index = not tells_start, first_index
     with (
         services.metrics.open_streams.track_inprogress(),
         services.hub.watch(row.job.id, row.job.status, only_end=first_index == END_ONLY) as watch,
@@ -119,7 +124,7 @@ async def wait_for_end(services: Services, row: JobRow, *, timeout_seconds: floa
 
 
 async def _until_end(services: Services, row: JobRow) -> AsyncGenerator[JobRow]:
-    async for item in follow(services, row, first_index=END_ONLY):
+    async for item in follow(services, row, first_index=END_ONLY, tells_start=False):
         if isinstance(item, Ended):
             yield item.row
 

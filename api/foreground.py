@@ -1,7 +1,8 @@
-"""A client that waits for its text: one answer at the end, or a chunk per token; its job is cancelled if it leaves."""
+"""A client that waits for its text: one answer at the end, or chunks of it; its job is cancelled if it leaves."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
@@ -52,6 +53,7 @@ class Foreground:
             model=row.job.model,
             choices=[],
         )
+        self._common = self.completion.chunk_without_choices(has_usage=body.includes_usage)
 
     async def answer(self, request: Request) -> Response:
         """The whole completion."""
@@ -70,11 +72,12 @@ class Foreground:
         return await self._whole()
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """One chunk per token, one with the reason of each end, one with the usage if wanted, then `[DONE]`."""
+        """A chunk of each choice when there is more of it, then one with the reason of each end, one with the usage if
+        wanted, and `[DONE]`."""
         logprobs = [await self._logprobs() for _ in range(self.body.n)]
-        async for item in follow(self.services, self.row):
+        async for item in follow(self.services, self.row, tells_start=False):
             if isinstance(item, Tokens):
-                yield b"".join(self._token_frame(token, logprobs[token.choice]) for token in item.tokens)
+                yield b"".join(self._text_frame(choice, tokens, logprobs) for choice, tokens in _by_choice(item.tokens))
             elif isinstance(item, Ended):
                 self.is_over = True
                 yield self._end_frames(item.row)
@@ -110,22 +113,34 @@ class Foreground:
         card = await find_card(self.services, self.row.job.model)
         return Logprobs(await self.services.texts.tokenizer(card), num_top=self.body.logprobs)
 
-    def _token_frame(self, token: Token, logprobs: Logprobs | None) -> bytes:
-        told = None if logprobs is None else logprobs.of([token])
-        choice = Choice(index=token.choice, text=token.text, logprobs=told)
-        return frame(self.completion.chunk([choice], has_usage=self.body.includes_usage))
+    def _text_frame(self, choice: int, tokens: list[Token], logprobs: list[Logprobs | None]) -> bytes:
+        """The next tokens of a choice, and what their probabilities are if that was asked for."""
+        teller = logprobs[choice]
+        told = None if teller is None else teller.of(tokens).model_dump(mode="json")
+        return self._chunk(choice, text="".join(token.text for token in tokens), logprobs=told)
+
+    def _chunk(self, choice: int, *, text: str = "", logprobs: Any = None, finish_reason: str | None = None) -> bytes:
+        said = {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+        return frame(self._common | {"choices": [said]})
 
     def _end_frames(self, row: JobRow) -> bytes:
         error = end_error(row.job)
         if error is not None:
             return frame(error_body(error.status, error.message, code=error.code)) + DONE
         assert row.output is not None, "a succeeded job has an output"
-        has_usage = self.body.includes_usage
-        ends = [Choice(index=each.index, finish_reason=each.finish_reason) for each in choices_of(row.job, row.output)]
-        last = b"".join(frame(self.completion.chunk([end], has_usage=has_usage)) for end in ends)
-        if has_usage:
-            last += frame(self.completion.chunk([], _usage(row.job), has_usage=True))
+        ends = choices_of(row.job, row.output)
+        last = b"".join(self._chunk(each.index, finish_reason=each.finish_reason) for each in ends)
+        if self.body.includes_usage:
+            last += frame(self._common | {"choices": [], "usage": _usage(row.job).model_dump(mode="json")})
         return last + DONE
+
+
+def _by_choice(tokens: list[Token]) -> Iterable[tuple[int, list[Token]]]:
+    """The tokens of each choice that has some."""
+    found: dict[int, list[Token]] = {}
+    for token in tokens:
+        found.setdefault(token.choice, []).append(token)
+    return found.items()
 
 
 def end_error(job: Job) -> ApiError | None:

@@ -1,9 +1,11 @@
 """How much may wait, in jobs and in tokens: per model and tier, and per key. Beyond it, 429 with an honest Retry-After.
 
 It is counted in Postgres. The counts are up to a second old, so a burst may overshoot a limit by what it sends in that
-second.
+second. After a pause the first are let in by the older ones where those are far from the limit, and do not wait while
+they are counted anew.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Self
 from uuid import UUID
@@ -19,6 +21,7 @@ from db.settings import TIERS
 ROOM_FRACTION = 0.01  # come back when this share of the queue has started, not when one seat is free
 DEFAULT_RETRY_SECONDS = 10.0  # nothing has started lately, so nothing can be computed
 MAX_RETRY_SECONDS = 120.0  # the OpenAI clients do not retry at all when told to wait longer
+STALE_SECONDS = 60.0  # beyond the second
 NOTHING = Load(0, 0)
 
 
@@ -48,6 +51,7 @@ class Bound:
     load: Load
     most: Load
     settings: tuple[str, str]  # that set it, in jobs and in tokens
+    drain: Callable[[], Awaitable[Drain]]  # how fast it empties
 
     def over(self, num_tokens: int) -> Load:
         """How much is too much when a job of `num_tokens` is added. Where nothing waits, any job may."""
@@ -57,27 +61,38 @@ class Bound:
         num_tokens_over = self.load.num_tokens + num_tokens - self.most.num_tokens
         return Load(max(0, num_jobs_over), max(0, num_tokens_over))
 
+    def is_near(self, num_tokens: int) -> bool:
+        """Whether more than half of what may wait does: whoever is to be refused has to be counted exactly."""
+        return (
+            2 * self.load.num_jobs > self.most.num_jobs
+            or 2 * (self.load.num_tokens + num_tokens) > self.most.num_tokens
+        )
+
 
 async def refusal(services: Services, new: Newcomer, *, beside: Load = NOTHING) -> ApiError | None:
     """The 429 when the queue of the job's model and tier, or the share of its key, is full; None when it is not.
 
     `beside` is what the same request adds to both.
     """
-    bound = await _queue_bound(services, new, beside)
-    over = bound.over(new.num_tokens)
-    if over != NOTHING:
-        drain = await _queue_drain(services, new)
-        return _queue_full(services, new, bound, over, drain)
-    bound = await _key_bound(services, new, beside)
-    over = bound.over(new.num_tokens)
-    if over != NOTHING:
-        drain = await _key_drain(services, new)
-        return _queue_full(services, new, bound, over, drain)
+    bounds = await _bounds(services, new, beside, STALE_SECONDS)
+    if any(bound.is_near(new.num_tokens) for bound in bounds):
+        bounds = await _bounds(services, new, beside, 0.0)
+    for bound in bounds:
+        if bound.over(new.num_tokens) != NOTHING:
+            return _queue_full(services, new, bound, await bound.drain())
     return None
 
 
-async def _queue_bound(services: Services, new: Newcomer, beside: Load) -> Bound:
-    depths = [each for each in await services.queue_depths() if (each.model, each.tier) == (new.model, new.tier)]
+async def _bounds(services: Services, new: Newcomer, beside: Load, stale_seconds: float) -> list[Bound]:
+    return [
+        await _queue_bound(services, new, beside, stale_seconds),
+        await _key_bound(services, new, beside, stale_seconds),
+    ]
+
+
+async def _queue_bound(services: Services, new: Newcomer, beside: Load, stale_seconds: float) -> Bound:
+    all_depths = await services.queue_depths(stale_seconds=stale_seconds)
+    depths = [each for each in all_depths if (each.model, each.tier) == (new.model, new.tier)]
     num_jobs = sum(depth.ready + depth.parked for depth in depths) + beside.num_jobs
     num_tokens = sum(depth.num_tokens for depth in depths) + beside.num_tokens
     return Bound(
@@ -85,20 +100,22 @@ async def _queue_bound(services: Services, new: Newcomer, beside: Load) -> Bound
         Load(num_jobs, num_tokens),
         Load(services.settings.max_queued_jobs, services.settings.max_queued_tokens),
         ("HEADRACE_MAX_QUEUED_JOBS", "HEADRACE_MAX_QUEUED_TOKENS"),
+        drain=lambda: _queue_drain(services, new),
     )
 
 
-async def _key_bound(services: Services, new: Newcomer, beside: Load) -> Bound:
+async def _key_bound(services: Services, new: Newcomer, beside: Load, stale_seconds: float) -> Bound:
     async def load() -> Load:
         async with services.autocommit() as session:
             return await job_queries.key_load(session, new.key_id)
 
-    waiting = await services.key_loads.get(new.key_id, load)
+    waiting = await services.key_loads.get(new.key_id, load, stale_seconds=stale_seconds)
     return Bound(
         "This key",
         Load(waiting.num_jobs + beside.num_jobs, waiting.num_tokens + beside.num_tokens),
         Load(services.settings.max_queued_jobs_per_key, services.settings.max_queued_tokens_per_key),
         ("HEADRACE_MAX_QUEUED_JOBS_PER_KEY", "HEADRACE_MAX_QUEUED_TOKENS_PER_KEY"),
+        drain=lambda: _key_drain(services, new),
     )
 
 
@@ -132,7 +149,8 @@ def _drain_seconds(amount: float, per_second: float) -> float:
     return amount / per_second if per_second > 0 else DEFAULT_RETRY_SECONDS
 
 
-def _queue_full(services: Services, new: Newcomer, bound: Bound, over: Load, drain: Drain) -> ApiError:
+def _queue_full(services: Services, new: Newcomer, bound: Bound, drain: Drain) -> ApiError:
+    over = bound.over(new.num_tokens)
     services.metrics.refused.labels(new.model, TIERS[new.tier]).inc()
     seconds = retry_seconds(bound, over, drain)
     return ApiError(429, _message(new, bound, over, drain, seconds), code="queue_full", headers=retry_after(seconds))

@@ -19,7 +19,7 @@ from api.metrics import Metrics
 from api.pace import Pace, measure
 from api.stream import StreamHub
 from api.texts import Texts
-from db import job_queries, jobs, queue, stream
+from db import job_queries, jobs, queue, stream_reads
 from db.job_queries import Depth, Load
 from db.jobs import Created, NewJob
 from db.models import ApiKey, Worker
@@ -27,7 +27,7 @@ from db.queue import Ready
 from db.rates import Drain
 from db.session import make_async_engine, make_async_redis
 from db.settings import Settings
-from db.stream import StreamRead
+from db.stream_reads import StreamRead
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +67,14 @@ class Services:
     # Work that outlives its request, such as cancelling the job of a client that left. Written by the event loop.
     background: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    async def queue_depths(self) -> list[Depth]:
-        """Every model's and tier's depth, at most a second old."""
+    async def queue_depths(self, *, stale_seconds: float = 0.0) -> list[Depth]:
+        """Every model's and tier's depth, at most a second old, and that much older for who must not wait."""
 
         async def load() -> list[Depth]:
             async with self.autocommit() as session:
                 return await job_queries.queue_depths(session)
 
-        return await self.depths.get(None, load)
+        return await self.depths.get(None, load, stale_seconds=stale_seconds)
 
     async def pace(self, model: str) -> Pace:
         """How fast jobs of `model` start, at most a second old."""
@@ -113,8 +113,9 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
     async def create(news: list[NewJob]) -> list[Created]:
         async with autocommit() as session:
             created = await jobs.create_many(session, news, key_window=settings.key_window)
-            # Before they are published: later some would have started.
-            places = await job_queries.positions(session, [each.job for each in created], settings)
+            # Before they are published: later some would have started. Only a job's answer tells it.
+            asked = [each.job for each in created if each.job.kind == "job"]
+            places = await job_queries.positions(session, asked, settings) if asked else {}
         return [replace(each, position=places.get(each.job.id)) for each in created]
 
     async def push(readies: list[Ready]) -> list[None]:
@@ -122,7 +123,7 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
         return [None] * len(readies)
 
     async def read(positions: list[tuple[UUID, int]]) -> list[StreamRead]:
-        return await stream.read_many(redis, positions, limit=PAGE_ENTRIES)
+        return await stream_reads.read_many(redis, positions, limit=PAGE_ENTRIES)
 
     services = Services(
         settings=settings,

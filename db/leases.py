@@ -41,6 +41,7 @@ class Claimed:
     ready_at: float  # Unix seconds, Postgres clock
     seconds_left: float | None  # to the nearer of finish_by and the end of run_for
     limit_code: str | None  # of that limit: finish_by_passed | run_for_passed
+    has_parked: bool = False  # jobs of its key are parked: one may take its place in the window
     kept_tokens: list[Token] = field(default_factory=list)  # delivered by earlier attempts, should the stream be lost
 
 
@@ -100,7 +101,11 @@ CLAIM = text(f"""
                 - clock_timestamp())::float8 AS seconds_left,
         CASE WHEN finish_by IS NULL AND run_for IS NULL THEN NULL
              WHEN run_for IS NULL OR finish_by <= started_at + run_for * interval '1 second' THEN 'finish_by_passed'
-             ELSE 'run_for_passed' END AS limit_code
+             ELSE 'run_for_passed' END AS limit_code,
+        EXISTS (
+            SELECT 1 FROM jobs AS parked
+            WHERE parked.key_id = jobs.key_id AND parked.status = 'queued' AND parked.ready_at IS NULL
+        ) AS has_parked
 """)
 
 

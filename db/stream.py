@@ -80,16 +80,6 @@ class Standing:
     is_waiting: bool = False
 
 
-@dataclass(frozen=True)
-class StreamRead:
-    """A part of a stream, from an index on. One that `is_ended` may lack some of its `num_tokens`: the row has all."""
-
-    tokens: list[Token]
-    num_tokens: int
-    is_ended: bool
-    exists: bool
-
-
 def key_of(job_id: UUID) -> str:
     """The job's stream."""
     return f"{PREFIX}{job_id.hex}"
@@ -111,7 +101,7 @@ def open(client: redis.Redis, job_id: UUID, attempt: int, worker_id: UUID, *, wa
         raise StreamStale(f"attempt {attempt} of job {job_id} was overtaken")
     if status == "ended":
         raise StreamEnded(f"job {job_id} has ended")
-    return Opened(_tokens(payloads))
+    return Opened(tokens_in(payloads))
 
 
 def open_many(
@@ -125,7 +115,7 @@ def open_many(
     ]
     answers = [_answer(reply) for reply in _run_many(client, calls)]
     return {
-        job_id: Opened(_tokens(payloads))
+        job_id: Opened(tokens_in(payloads))
         for job_id, (status, _, payloads) in zip(attempts, answers, strict=True)
         if status == "ok"
     }
@@ -154,53 +144,13 @@ async def end_async(client: redis.asyncio.Redis, job_id: UUID, num_tokens: int) 
 
 def fence(client: redis.Redis, job_id: UUID) -> list[Token]:
     """Take the pen from whoever has it and return what was delivered: nothing is added before the row ends with it."""
-    return _tokens(_run(client, job_id, "fence")[2])
+    return tokens_in(_run(client, job_id, "fence")[2])
 
 
 async def fence_async(client: redis.asyncio.Redis, job_id: UUID) -> list[Token] | None:
     """The same for the API's event loop. None when there is no stream: its writer may still bring all of it."""
     status, _, payloads = await _run_async(client, job_id, "fence")
-    return None if status == "missing" else _tokens(payloads)
-
-
-async def read(client: redis.asyncio.Redis, job_id: UUID, first_index: int, *, limit: int | None = None) -> StreamRead:
-    """The tokens from `first_index` on, of at most `limit` entries, and where the stream stands, as of one moment."""
-    (found,) = await read_many(client, [(job_id, first_index)], limit=limit)
-    return found
-
-
-async def read_many(
-    client: redis.asyncio.Redis, positions: Sequence[tuple[UUID, int]], *, limit: int | None = None
-) -> list[StreamRead]:
-    """The same for many positions (job, first index), in their order and one round trip; equal ones are read once."""
-    pipeline = client.pipeline(transaction=True)
-    wanted = list(dict.fromkeys(positions))
-    for job_id, first_index in wanted:
-        pipeline.xrange(key_of(job_id), min=f"{first_index + 1}-0", count=limit)
-        pipeline.xrevrange(key_of(job_id), count=1)
-    replies = await pipeline.execute()
-    found = {
-        position: _stream_read(position[1], entries, last)
-        for position, entries, last in zip(wanted, replies[::2], replies[1::2], strict=True)
-    }
-    return [found[position] for position in positions]
-
-
-Entries = list[tuple[bytes, dict[bytes, bytes]]]
-
-
-def _stream_read(first_index: int, entries: Entries, last: Entries) -> StreamRead:
-    if not last:
-        return StreamRead([], 0, is_ended=False, exists=False)
-    fields = last[0][1]
-    tokens: list[Token] = []
-    for _, entry in entries:
-        added = _tokens([entry[b"p"]] if entry[b"k"] == b"tokens" else [])
-        num_before = int(entry[b"n"]) - len(added)
-        tokens += added[max(0, first_index - num_before) :]
-    num_tokens, is_ended = int(fields[b"n"]), fields[b"k"] == b"end"
-    # Entries that got in beyond the end that the row says are not the job's.
-    return StreamRead(tokens[: max(0, num_tokens - first_index)], num_tokens, is_ended, exists=True)
+    return None if status == "missing" else tokens_in(payloads)
 
 
 def standings(client: redis.Redis, job_ids: Iterable[UUID]) -> dict[UUID, Standing]:
@@ -281,5 +231,6 @@ def _evaluate_all(client: redis.Redis, calls: list[list[Any]]) -> list[Any]:
     return answers
 
 
-def _tokens(payloads: Iterable[bytes]) -> list[Token]:
+def tokens_in(payloads: Iterable[bytes]) -> list[Token]:
+    """The tokens of entries, of what each has as `p`."""
     return [token for payload in payloads for token in decode(json.loads(payload))]

@@ -112,8 +112,11 @@ class Claimer:
         self._push_front(self._release(worker_id, claimed))
 
     def promote(self, claimed: Iterable[Claimed]) -> None:
-        """Jobs left their keys' windows, so that parked ones may move up."""
-        key_ids = {job.key_id for job in claimed}
+        """Jobs left their keys' windows, so that parked ones may move up.
+
+        One that was parked in the moment of the claim moves up with the next claim, or by the sweep.
+        """
+        key_ids = {job.key_id for job in claimed if job.has_parked}
         if not key_ids:
             return
         with Session(self._engine) as session:

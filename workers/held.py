@@ -41,6 +41,7 @@ class HeldJob:
     end: End | None = None  # engine thread, once; the writer thread replaces one that Postgres refuses
     is_dropped: bool = False  # engine thread: it belongs to nobody here any more, so nothing more is written
     num_streamed: int = 0  # streamer thread
+    streamed_at: float | None = None  # monotonic, of the last entry; streamer thread
     num_journaled: int = 0  # streamer thread
     is_committed: bool = False  # writer thread: the row has ended, so the stream may
     task_number: int | None = None  # hub thread: its slot in the pool, once Celery has taken it

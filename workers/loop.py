@@ -228,7 +228,7 @@ class EngineLoop(WorkerThread):
         outputs = model.engine.step()
         self.longest_step_seconds = max(self.longest_step_seconds, monotonic() - began)
         advanced = [self._advance(model, output) for output in outputs]
-        self._streamer.mark(held for held in advanced if held is not None)
+        self._streamer.mark([held for held in advanced if held is not None])
         if not outputs and not model.engine.num_running:
             with self._condition:
                 self._condition.wait_for(lambda: self._commands or self._is_stopping, STALL_SECONDS)

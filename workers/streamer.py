@@ -3,10 +3,15 @@
 Jobs are marked, not queued: a mark says "this one has more than it has streamed". So a slow or absent Redis costs
 nothing but latency, steps coalesce by themselves, and the buffer is the jobs' own tokens. What is to be told is in the
 journal first, which outlives this process.
+
+Telling takes processors, and where the engine computes on them it stands still meanwhile. So few streams are told of
+each token as it comes, and many of several at a time.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Collection
+from time import monotonic
 
 import redis
 
@@ -14,7 +19,7 @@ from db import stream
 from db.stream import Append, Appended
 from workers.held import HeldJob
 from workers.journal import Journal
-from workers.mailbox import Mailbox
+from workers.mailbox import Mailbox, now
 from workers.outage import Outage
 from workers.thread import WorkerThread
 
@@ -22,6 +27,10 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 LONGEST_APPEND = 32  # tokens, so that readers, who get whole entries, can bound what they get
+TELL_SECONDS = 0.0003  # of a processor, for one entry: here, in Redis, in the API and in the client
+TELL_SHARE = 0.05  # of this machine's processors, that telling may take
+NUM_PROMPT = 8  # so many streams are told of each token all the same
+MOST_PAUSE_SECONDS = 0.25
 
 
 class Streamer(WorkerThread):
@@ -44,10 +53,17 @@ class Streamer(WorkerThread):
         self._is_ours = is_ours
         self._outage = Outage(log, "token streams wait for Redis")
         self._marked = Mailbox()
+        self._num_processors = len(os.sched_getaffinity(0))
 
-    def mark(self, jobs: Iterable[HeldJob]) -> None:
-        """These have tokens, or an end, that the stream does not have yet."""
-        self._marked.put(jobs)
+    def mark(self, jobs: Collection[HeldJob]) -> None:
+        """These have tokens, or an end, that the stream does not have yet. First tokens and ends are told at once."""
+        pause = pause_seconds(len(jobs), self._num_processors)
+
+        def due(held: HeldJob) -> float:
+            told_at = held.streamed_at
+            return now(held) if told_at is None or held.is_closed else told_at + pause
+
+        self._marked.put(jobs, due=due)
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until everything marked is written. False when that took too long."""
@@ -92,7 +108,7 @@ class Streamer(WorkerThread):
     def _has_more(self, held: HeldJob, append: Append, result: Appended) -> bool:
         """Move on by what the script answered. Whether the job must be written again."""
         if result.status == "ok":
-            held.num_streamed = append.first_index + len(append.tokens)
+            held.num_streamed, held.streamed_at = append.first_index + len(append.tokens), monotonic()
             return len(append.tokens) == LONGEST_APPEND
         if result.status == "behind":
             held.num_streamed = min(result.num_tokens, len(held.tokens))
@@ -115,6 +131,12 @@ class Streamer(WorkerThread):
         log.warning("token stream is rewritten", extra={"job_id": str(held.job_id)})
         held.num_streamed = 0
         return True
+
+
+def pause_seconds(num_streams: int, num_processors: int) -> float:
+    """Between two entries of a stream, when so many are told: with it all of them take at most `TELL_SHARE`."""
+    num_slow = max(0, num_streams - NUM_PROMPT)
+    return min(MOST_PAUSE_SECONDS, num_slow * TELL_SECONDS / (TELL_SHARE * num_processors))
 
 
 def _append_of(held: HeldJob) -> Append:

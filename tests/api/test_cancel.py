@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from db import jobs, stream
+from db import jobs, stream, stream_reads
 from db.ids import new_id
 from db.models import Status
 from db.stream import Token
@@ -106,7 +106,7 @@ async def test_a_worker_that_ends_the_job_first_is_read_as_it_ended_and_the_stre
     monkeypatch.setattr(jobs, "end_now", too_late)
     ended = (await client.post(f"/v1/jobs/{job['id']}/cancel")).json()
     assert (ended["status"], ended["output"]["text"]) == ("succeeded", " one two")
-    read = await stream.read(async_redis, uuid_of(job["id"]), 0)
+    read = await stream_reads.read(async_redis, uuid_of(job["id"]), 0)
     assert (read.num_tokens, read.is_ended) == (2, True)
 
 
@@ -115,5 +115,5 @@ async def test_a_fenced_stream_is_closed_by_its_end(async_redis: Redis, redis_cl
     stream.open(redis_client, job_id, 1, worker_id)
     await stream.fence_async(async_redis, job_id)
     await stream.end_async(async_redis, job_id, 0)
-    assert (await stream.read(async_redis, job_id, 0)).is_ended
+    assert (await stream_reads.read(async_redis, job_id, 0)).is_ended
     assert 0 < redis_client.ttl(stream.key_of(job_id)) <= stream.ENDED_SECONDS

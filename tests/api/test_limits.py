@@ -17,7 +17,10 @@ BODY = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 7}  # ten tokens
 
 
 def bound(num_jobs: int, num_tokens: int) -> Bound:
-    return Bound("The queue", Load(num_jobs, num_tokens), Load(100, 1000), ("JOBS", "TOKENS"))
+    async def drain() -> Drain:
+        raise AssertionError("nobody is refused here")
+
+    return Bound("The queue", Load(num_jobs, num_tokens), Load(100, 1000), ("JOBS", "TOKENS"), drain)
 
 
 def test_a_bound_is_reached_exactly_and_an_empty_queue_takes_any_job() -> None:

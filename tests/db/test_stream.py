@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from db import stream
+from db import stream, stream_reads
 from db.ids import new_id
 from db.stream import Append, Appended, StreamEnded, StreamStale, Token
 from tests.db.rows import tokens
@@ -35,7 +35,7 @@ async def test_reader_finds_every_token_from_every_cursor(
     for first, count in ((0, 1), (1, 3), (4, 2)):
         assert append(redis_client, job_id, first, count) == Appended("ok", first + count)
     for cursor in range(8):
-        read = await stream.read(async_redis, job_id, cursor)
+        read = await stream_reads.read(async_redis, job_id, cursor)
         assert read.tokens == tokens(6)[cursor:]
         assert (read.num_tokens, read.is_ended, read.exists) == (6, False, True)
 
@@ -50,7 +50,7 @@ async def test_pages_of_many_streams_come_in_one_round_trip_and_join_to_the_stre
             append(redis_client, job_id, first, count, attempt=attempt)
     joined: dict[UUID, list[Token]] = {job_id: [] for job_id in jobs}
     while positions := [(job_id, len(found)) for job_id, found in joined.items() if len(found) < 6]:
-        pages = await stream.read_many(async_redis, [*positions, positions[0]], limit=1)
+        pages = await stream_reads.read_many(async_redis, [*positions, positions[0]], limit=1)
         assert pages[-1] == pages[0] and 0 < len(pages[0].tokens) <= 3 and pages[0].num_tokens == 6
         for (job_id, _), page in zip(positions, pages[:-1], strict=True):
             joined[job_id] += page.tokens
@@ -58,7 +58,7 @@ async def test_pages_of_many_streams_come_in_one_round_trip_and_join_to_the_stre
 
 
 async def test_stream_that_was_never_opened_does_not_exist(async_redis: redis.asyncio.Redis, job_id: UUID) -> None:
-    assert not (await stream.read(async_redis, job_id, 0)).exists
+    assert not (await stream_reads.read(async_redis, job_id, 0)).exists
 
 
 def test_texts_and_logprobs_survive_as_they_were(redis_client: redis.Redis, job_id: UUID) -> None:
@@ -130,9 +130,9 @@ async def test_nothing_is_written_after_the_end(
     assert append(redis_client, job_id, 2, 1).status == "stale"
     with pytest.raises(StreamEnded):
         stream.open(redis_client, job_id, 2, OTHER)
-    read = await stream.read(async_redis, job_id, 1)
+    read = await stream_reads.read(async_redis, job_id, 1)
     assert (read.tokens, read.num_tokens, read.is_ended) == (tokens(1, first=1), 2, True)
-    assert (await stream.read(async_redis, job_id, 2)).is_ended
+    assert (await stream_reads.read(async_redis, job_id, 2)).is_ended
     assert 0 < redis_client.ttl(stream.key_of(job_id)) <= 300
 
 
@@ -144,7 +144,7 @@ async def test_end_may_count_tokens_the_stream_does_not_have_or_has_too_many_of(
         stream.open(redis_client, job_id, 1, ME)
         append(redis_client, job_id, 0, 3)
         stream.end(redis_client, job_id, num_tokens)
-        read = await stream.read(async_redis, job_id, 0)
+        read = await stream_reads.read(async_redis, job_id, 0)
         assert (len(read.tokens), read.num_tokens, read.is_ended) == (min(3, num_tokens), num_tokens, True)
 
 
@@ -191,7 +191,12 @@ async def test_many_streams_are_opened_and_ended_in_one_call_each(
     opened = stream.open_many(redis_client, attempts, ME)
     assert {job_id: each.tokens for job_id, each in opened.items()} == {fresh: [], resumed: tokens(2)}
     stream.end_many(redis_client, {fresh: 0, resumed: 2})
-    assert [(await stream.read(async_redis, job_id, 0)).is_ended for job_id in attempts] == [True, True, False, True]
+    assert [(await stream_reads.read(async_redis, job_id, 0)).is_ended for job_id in attempts] == [
+        True,
+        True,
+        False,
+        True,
+    ]
     assert stream.open_many(redis_client, {}, ME) == {}
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from queue import Queue
+from time import monotonic
 from typing import Any
 
 from tests.workers.held_jobs import make_held
@@ -87,6 +88,54 @@ def test_a_mailbox_closed_to_drop_gives_nothing_whatever_came_or_comes() -> None
     mailbox.put([make_held()])
     assert mailbox.take() == []
     assert mailbox.flush(0)
+
+
+def later(held: HeldJob) -> float:
+    return FOREVER
+
+
+def test_jobs_are_taken_when_they_are_due_and_others_meanwhile() -> None:
+    mailbox, (early, late) = Mailbox(), [make_held() for _ in range(2)]
+    mailbox.put([late], due=later)
+    mailbox.put([early])
+    assert mailbox.take() == [early]
+    at = monotonic() + 0.05
+    mailbox.put([late], due=lambda held: at)
+    assert mailbox.take() == [late], "the earliest time counts"
+    assert monotonic() >= at
+
+
+def test_a_job_that_is_due_stays_so_when_it_is_put_for_later() -> None:
+    mailbox, held = Mailbox(), make_held()
+    mailbox.put([held])
+    mailbox.put([held], due=later)
+    assert mailbox.take() == [held]
+
+
+def test_a_thread_that_waits_for_what_is_due_is_woken_by_what_is_due_before() -> None:
+    mailbox, (early, late) = Mailbox(), [make_held() for _ in range(2)]
+    mailbox.put([late], due=later)
+    taken = begin(mailbox.take)
+    mailbox.put([early])
+    assert taken.get(timeout=PATIENCE_SECONDS) == [early]
+
+
+def test_to_who_flushes_everything_is_due() -> None:
+    mailbox, held = Mailbox(), make_held()
+    mailbox.put([held], due=later)
+    taken = begin(mailbox.take)
+    flushed = begin(mailbox.flush, FOREVER)
+    assert taken.get(timeout=PATIENCE_SECONDS) == [held]
+    begin(mailbox.take)
+    assert flushed.get(timeout=PATIENCE_SECONDS)
+    mailbox.close()
+
+
+def test_a_closed_mailbox_gives_also_what_is_not_due() -> None:
+    mailbox, held = Mailbox(), make_held()
+    mailbox.put([held], due=later)
+    mailbox.close()
+    assert [mailbox.take(), mailbox.take()] == [[held], []]
 
 
 def test_a_thread_that_waits_for_jobs_is_let_go_when_the_mailbox_closes() -> None:

@@ -7,7 +7,7 @@ import pytest
 import redis
 from sqlalchemy import Engine
 
-from db import stream
+from db import stream, stream_reads
 from db.session import make_async_redis
 from db.settings import Settings
 from tests.workers.world import Sweeping
@@ -82,9 +82,9 @@ def test_key_that_is_no_stream_of_ours_keeps_no_other_from_being_closed(world: S
     assert world.redis.ttl(stream.key_of(job_id)) <= stream.ENDED_SECONDS
 
 
-async def read(settings: Settings, *job_ids: UUID) -> list[stream.StreamRead]:
+async def read(settings: Settings, *job_ids: UUID) -> list[stream_reads.StreamRead]:
     client = make_async_redis(settings)
     try:
-        return [await stream.read(client, job_id, 0) for job_id in job_ids]
+        return [await stream_reads.read(client, job_id, 0) for job_id in job_ids]
     finally:
         await client.aclose()

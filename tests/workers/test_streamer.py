@@ -1,5 +1,6 @@
 """The streamer against a real Valkey: order, fences and what a lost server means."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,13 +9,22 @@ import pytest
 import redis
 
 from db import stream
+from db.models import Status
 from db.stream import Token
 from tests.workers.held_jobs import WORKER_ID, make_held
 from tests.workers.worker_process import wait_until
-from workers import journal
+from workers import journal, streamer
 from workers.held import HeldJob, HeldJobs
 from workers.journal import Journal
-from workers.streamer import LONGEST_APPEND, Streamer
+from workers.streamer import (
+    LONGEST_APPEND,
+    MOST_PAUSE_SECONDS,
+    NUM_PROMPT,
+    TELL_SECONDS,
+    TELL_SHARE,
+    Streamer,
+    pause_seconds,
+)
 
 
 @dataclass
@@ -139,6 +149,30 @@ def test_a_writer_that_is_behind_goes_on_from_where_the_stream_is(world: World) 
     held.tokens.append(Token(12, "c"))
     world.stream(held)
     assert world.texts(held) == ["a", "b", "c"]
+
+
+def test_of_many_streams_first_tokens_and_ends_are_told_at_once_and_the_others_together_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streamer, "pause_seconds", lambda *_: threading.TIMEOUT_MAX)
+    first, ended, between = [opened(world.client) for _ in range(3)]
+    for held in (ended, between):
+        world.stream(held)
+        held.tokens.append(Token(12, "c"))
+    ended.end = ended.ended_as(Status.SUCCEEDED)
+    world.streamer.mark([between, first, ended])
+    wait_until(lambda: first.num_streamed == 2 and ended.num_streamed == 3, "what is urgent to be told")
+    assert between.num_streamed == 2
+    assert world.streamer.flush(timeout_seconds=30)
+    assert between.num_streamed == 3
+
+
+def test_the_pause_between_a_streams_entries_bounds_what_all_of_them_take_of_the_machine() -> None:
+    assert pause_seconds(NUM_PROMPT, 1) == 0
+    for num_streams, num_processors in ((NUM_PROMPT + 1, 2), (24, 2), (64, 16)):
+        busy = (num_streams - NUM_PROMPT) * TELL_SECONDS / pause_seconds(num_streams, num_processors)
+        assert busy == pytest.approx(TELL_SHARE * num_processors)
+    assert pause_seconds(10_000, 2) == MOST_PAUSE_SECONDS
 
 
 def test_a_dropped_job_writes_nothing_more(world: World) -> None:

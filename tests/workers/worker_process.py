@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from db import jobs, queue, stream
+from db import jobs, queue, stream, stream_reads
 from db.broker import engine_worker_argv
 from db.models import ENDED, Job, JobOutput
 from db.sampling import Sampling
@@ -179,10 +179,10 @@ class Jobs:
     def delivered(self, job_id: UUID) -> list[Token]:
         """The tokens of the stream, as a reader gets them who came at the beginning."""
 
-        async def read() -> stream.StreamRead:
+        async def read() -> stream_reads.StreamRead:
             client = make_async_redis(self.settings)
             try:
-                return await stream.read(client, job_id, 0)
+                return await stream_reads.read(client, job_id, 0)
             finally:
                 await client.aclose()
 
