@@ -1,9 +1,12 @@
 """What every attention backend agrees on: the KV cache's layout and the batch a step attends with."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from kernels.cpu.memory import huge_pages
 
 CPU_BLOCK_SIZE = 16
 CUDA_BLOCK_SIZE = 32
@@ -52,4 +55,10 @@ def make_kv_cache(
 
     A layer attends over the view `kv_cache[:, layer]`.
     """
-    return torch.zeros((num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim), dtype=dtype, device=device)
+    shape = (num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim)
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = huge_pages(
+        math.prod(shape) * dtype.itemsize
+    ).zero_()  # given by the kernel now, not in the midst of a step
+    return memory.view(dtype).view(shape)

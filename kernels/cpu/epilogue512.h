@@ -5,9 +5,14 @@
 
 namespace headrace {
 
+// Results of so many columns are logits: megabytes, of which the caches would keep little until they are read.
+constexpr int64_t kPastCachesColumns = 16384;
+
 inline void store_columns(const LinearArguments& a, int64_t row, int64_t column, __m512 v) {
   const int64_t at = row * a.out_stride + column;
-  if (a.out_kind == kFloat) {
+  if (a.out_kind == kFloat && a.n >= kPastCachesColumns) {
+    store_past_caches(static_cast<float*>(a.out) + at, v);
+  } else if (a.out_kind == kFloat) {
     store_float(static_cast<float*>(a.out) + at, v);
   } else {
     store_bfloat16(static_cast<uint16_t*>(a.out) + at, v);

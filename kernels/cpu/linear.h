@@ -18,7 +18,7 @@ struct LinearArguments {
   int64_t n, k;         // multiples of 64, with what the packing added
   const float* bias;    // [n], packed as the weight's rows are; or null
   void* out;            // float or bfloat16
-  int64_t out_stride;   // elements between rows
+  int64_t out_stride;   // elements between rows, a multiple of 64
   int64_t out_kind;     // OutKind
   int64_t epilogue;     // Epilogue
 };

@@ -12,6 +12,13 @@ namespace {
 // Long enough to see another thread's work without sleep, short enough to let a descheduled one have the core.
 constexpr int kSpinsBeforeYield = 4096;
 
+// Makes what was stored past the caches visible before what is stored next.
+void fence() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -73,6 +80,7 @@ bool Pool::do_one() {
   while (num_left > 0) {
     if (num_left_.compare_exchange_weak(num_left, num_left - 1, std::memory_order_acq_rel)) {
       function_(context_, num_tasks_ - num_left);
+      fence();
       num_unfinished_.fetch_sub(1, std::memory_order_release);
       return true;
     }

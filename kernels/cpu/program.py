@@ -6,6 +6,7 @@ one that Python drops gives its memory to a later one of the same shape.
 """
 
 import ctypes
+import math
 import struct
 import weakref
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import torch
 
 from kernels.attention import AttentionBatch
 from kernels.cpu.library import instruction_sets, library, set_index
+from kernels.cpu.memory import huge_pages
 from kernels.cpu.threads import Threads
 
 # Kernels read whole tiles: columns are padded with zeros to a multiple of 64, and 16 rows follow the last.
@@ -131,7 +133,7 @@ class Program:
 
 def _padded(num_rows: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
     shape = (-(-num_rows // TILE_ROWS) * TILE_ROWS + TILE_ROWS, -(-dim // ALIGNMENT) * ALIGNMENT)
-    return torch.zeros(shape, dtype=dtype)
+    return huge_pages(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
 
 @contextmanager

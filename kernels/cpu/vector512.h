@@ -19,6 +19,8 @@ inline __mmask16 first_lanes(int64_t n) {
 inline __m512 load_float(const float* x) { return _mm512_loadu_ps(x); }
 inline __m512 load_float(const float* x, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, x); }
 inline void store_float(float* y, __m512 v) { _mm512_storeu_ps(y, v); }
+// To a multiple of 64 bytes. Other threads see it once the task is over: the pool has a fence for that.
+inline void store_past_caches(float* y, __m512 v) { _mm512_stream_ps(y, v); }
 inline void store_float(float* y, __m512 v, __mmask16 lanes) { _mm512_mask_storeu_ps(y, lanes, v); }
 
 // A bfloat16 is the upper half of a float.

@@ -6,7 +6,6 @@ vectors.safetensors with the norms and biases, so that the checkpoint itself is 
 
 import json
 import logging
-import mmap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from kernels import Weight
+from kernels.cpu.memory import huge_pages
 from kernels.cpu.packed import PackedMatrix
 from workers.models.cache import build_once
 from workers.models.fingerprint import fingerprint
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 LAYOUT = 2  # of the directory and its matrices; a new number packs anew
 ALIGNMENT = 64  # bytes
-HUGE_PAGE = 2 << 20
 READ_BYTES = 64 << 20  # in one piece
 
 
@@ -129,20 +128,15 @@ def name_of(files: Iterable[Path], packing: str) -> str:
 
 
 def _read_into_huge_pages(path: Path) -> torch.Tensor:
-    """The file's bytes in anonymous memory, which the kernel backs by huge pages: fewer misses than a mapped file."""
+    """The file's bytes, for which the processor looks less than for those of a mapped file."""
     num_bytes = path.stat().st_size
-    memory = mmap.mmap(-1, num_bytes + HUGE_PAGE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -whole.data_ptr() % HUGE_PAGE
-    view = memoryview(memory)[start : start + num_bytes]
-    done = 0
+    memory = huge_pages(num_bytes)
+    view, done = memory.numpy().data, 0
     with path.open("rb", buffering=0) as file:
         while done < num_bytes:
             done += file.readinto(view[done : done + READ_BYTES]) or 0
             log.info("reading the weights", extra={"percent": 100 * done // num_bytes})
-    return whole[start : start + num_bytes]
+    return memory
 
 
 def _weight(parts: Sequence[PackedMatrix]) -> Weight:
