@@ -47,7 +47,10 @@ class Settings(BaseSettings):
     num_threads: int = Field(0, ge=0, description="Compute threads on a CPU; 0 takes every core.")
     gpu_memory_share: float = Field(0.9, gt=0, le=1, description="Of a GPU's memory: weights, work and KV cache.")
     target_itl_ms: float | None = Field(
-        None, gt=0, description="Longest time between two tokens of a running job; prompts are cut to keep it."
+        None,
+        gt=0,
+        description="Longest time between two tokens of a running job; prompts are cut to keep it. Unset: about three "
+        "times what it is without prompts.",
     )
     engine_policy: str | None = Field(
         None,

@@ -5,10 +5,16 @@ from dataclasses import dataclass, field
 from workers.engine.sequence import Sequence
 from workers.engine.step_time import StepTime
 
+SLOWDOWN = 3.0  # of sequences that wait for a token each, by chunks beside them, where no target is set
+
 
 @dataclass(slots=True)
 class Plan:
-    """Filled by the scheduler. Chunks beside running sequences are as large as `target_itl_ms` lets the step be."""
+    """Filled by the scheduler. Chunks beside running sequences are as large as the target lets the step be.
+
+    That is `target_itl_ms`, or else `SLOWDOWN` times what the step would take without them, so that many that run are
+    hardly stopped by a chunk that would be long for a few; more where more wait for a first token than for the next.
+    """
 
     budget: int  # tokens that may still be added
     step_time: StepTime
@@ -30,16 +36,20 @@ class Plan:
         self.num_new_tokens.append(num_new)
         self._members.add(sequence)
         self.budget -= num_new
-        if self.target_itl_ms is not None:
-            end = sequence.num_started_tokens + num_new
-            self._num_rows += num_new
-            self._num_pairs += num_new * end - num_new * (num_new - 1) // 2
-            self._has_chunk = self._has_chunk or num_new > 1
+        end = sequence.num_started_tokens + num_new
+        self._num_rows += num_new
+        self._num_pairs += num_new * end - num_new * (num_new - 1) // 2
+        self._has_chunk = self._has_chunk or num_new > 1
 
-    def keep_target(self) -> None:
-        """From here on come chunks: those that are planned so far wait for a token each."""
-        if self.target_itl_ms is not None and self.sequences and self.step_time.is_known:
+    def keep_target(self, num_prompts: int) -> None:
+        """From here on come chunks, of so many prompts: those that are planned so far wait for a token each."""
+        if not self.sequences or not self.step_time.is_known:
+            return
+        if self.target_itl_ms is not None:
             self._target_seconds = self.target_itl_ms / 1000
+        else:
+            share = max(1.0, num_prompts / len(self.sequences))
+            self._target_seconds = share * SLOWDOWN * self.step_time.seconds(self._num_rows, self._num_pairs)
 
     def most(self, num_before: int, num_missing: int, block_size: int) -> int:
         """How many of the missing tokens behind `num_before` others the step can take.

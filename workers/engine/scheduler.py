@@ -68,7 +68,7 @@ class Scheduler:
             is_closed = True
         plan = Plan(self.config.token_budget, self.step_time, self.config.target_itl_ms)
         is_short = self._plan_decodes(plan, now)
-        plan.keep_target()
+        plan.keep_target(len(self.running) - len(plan.sequences) + min(len(self.waiting), max(0, self.num_seats())))
         is_short = self._plan_chunks(plan, now) or is_short
         if is_short and self.is_in_flight:
             return None

@@ -56,12 +56,19 @@ def test_the_most_rows_that_keep_a_time_are_as_many_as_the_prediction_allows(con
     assert step_time.most_rows(0.001, 8, 4000, context) == 0
 
 
-def plan_chunk(num_missing: int, *, target_itl_ms: float | None, has_decode: bool = True, num_before: int = 0) -> int:
-    """How many of a prompt's tokens a step takes beside one that decodes."""
+def plan_chunk(
+    num_missing: int,
+    *,
+    target_itl_ms: float | None,
+    num_decodes: int = 1,
+    num_prompts: int = 1,
+    num_before: int = 0,
+) -> int:
+    """How many of a prompt's tokens a step takes beside others that decode, and of so many prompts in all."""
     plan = Plan(512, make_step_time(), target_itl_ms)
-    if has_decode:
-        plan.take(make_sequence("a", 1), 1)
-    plan.keep_target()
+    for i in range(num_decodes):
+        plan.take(make_sequence(str(i), 1), 1)
+    plan.keep_target(num_prompts)
     return plan.most(num_before, num_missing, 16)
 
 
@@ -70,8 +77,22 @@ def test_a_chunk_beside_a_running_sequence_keeps_the_target_in_whole_blocks() ->
     assert plan_chunk(500, target_itl_ms=20) == 64
     assert plan_chunk(500, target_itl_ms=20, num_before=8) == 72  # so that the next one begins with a block
     assert plan_chunk(30, target_itl_ms=20) == 30
-    assert plan_chunk(1000, target_itl_ms=None) == 511
-    assert plan_chunk(1000, target_itl_ms=20, has_decode=False) == 512
+    assert plan_chunk(1000, target_itl_ms=1000) == 511
+    assert plan_chunk(1000, target_itl_ms=20, num_decodes=0) == 512
+
+
+def test_without_a_target_a_chunk_may_make_the_step_three_times_as_long() -> None:
+    # Alone, one that decodes takes 5.2 ms: of the 10.4 beyond that 52 rows are made.
+    assert plan_chunk(500, target_itl_ms=None) == 48
+    assert plan_chunk(500, target_itl_ms=None, num_decodes=40) == 128  # 5 + 0.2 * 40 ms, and 130 rows
+    assert plan_chunk(500, target_itl_ms=None, num_decodes=0) == 500
+
+
+def test_the_more_prompts_wait_beside_few_that_decode_the_longer_a_chunk_may_be() -> None:
+    assert plan_chunk(500, target_itl_ms=None, num_decodes=2, num_prompts=2) == 48
+    assert plan_chunk(500, target_itl_ms=None, num_decodes=2, num_prompts=4) == 128
+    assert plan_chunk(500, target_itl_ms=None, num_decodes=2, num_prompts=60) == 500
+    assert plan_chunk(500, target_itl_ms=20, num_decodes=1, num_prompts=60) == 64, "a target that is set is kept"
 
 
 def test_a_prompt_gets_on_by_a_block_however_tight_the_target() -> None:
@@ -82,7 +103,7 @@ def test_a_prompt_gets_on_by_a_block_however_tight_the_target() -> None:
 def test_nothing_is_held_back_before_steps_are_known() -> None:
     plan = Plan(512, StepTime(), 1.0)
     plan.take(make_sequence("a", 1), 1)
-    plan.keep_target()
+    plan.keep_target(1)
     assert plan.most(0, 500, 16) == 500
 
 
