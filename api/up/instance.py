@@ -56,6 +56,8 @@ class Instance:
             self._show_worker(database, key)
         self.screen.stop_waiting()
         self.screen.say(f"Ready after {time.monotonic() - started_at:.0f} s. Ctrl-C drains and stops.")
+        if warning := self.logs["worker"].last_warning():
+            self.screen.say(f"The engine worker warns: {warning}")
 
     def watch(self) -> None:
         """Say what dies and is started again, for ever; raises SupervisordGone when supervisord died."""

@@ -20,9 +20,16 @@ class LogTail:
 
     def last_error(self) -> str | None:
         """The newest message that is an error."""
+        return self._last("ERROR", "CRITICAL")
+
+    def last_warning(self) -> str | None:
+        """The newest message that is a warning."""
+        return self._last("WARNING")
+
+    def _last(self, *levels: str) -> str | None:
         for line in reversed(self._lines()):
             match = PREFIX.match(line)
-            if match is not None and match["level"] in ("ERROR", "CRITICAL"):
+            if match is not None and match["level"] in levels:
                 return line[match.end() :]
         return None
 

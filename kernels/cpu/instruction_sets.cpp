@@ -1,5 +1,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <cstring>
 
@@ -13,25 +16,51 @@ extern const Entry kLinearPortable[], kLinearAvx2[], kLinearAvx512[], kLinearAmx
 extern const Entry kInt8Portable[], kInt8Avx2[], kInt8Avx512[], kInt8Amx[];
 extern const Entry kGroupedPortable[], kGroupedAvx2[], kGroupedAvx512[], kGroupedAmx[];
 extern const Entry kAttentionPortable[], kAttentionAvx2[], kAttentionAvx512[], kAttentionAmx[];
+extern const Entry kExpertsPortable[];
 extern const Entry kSamplingPortable[], kSamplingAvx2[], kSamplingAvx512[];
 
 namespace {
 
 #if defined(__x86_64__)
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+struct Features {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+};
+
+bool has_all(unsigned found, unsigned wanted) { return (found & wanted) == wanted; }
+
+// All zeros where the processor does not have the leaf. Not every compiler's library knows `__builtin_cpu_supports`.
+Features features(unsigned leaf, unsigned part) {
+  Features found;
+  __get_cpuid_count(leaf, part, &found.a, &found.b, &found.c, &found.d);
+  return found;
+}
+
+// Whether Linux saves the registers of these kinds between one process and the next.
+bool are_saved(unsigned kinds) {
+  constexpr unsigned kTells = 1u << 27;
+  if (!has_all(features(1, 0).c, kTells)) return false;
+  unsigned a, d;
+  __asm__("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+  return has_all(a, kinds);
+}
+
+bool has_avx2() {
+  constexpr unsigned kFma = 1u << 12, kF16c = 1u << 29, kAvx2 = 1u << 5, kYmm = 0x6;
+  return are_saved(kYmm) && has_all(features(1, 0).c, kFma | kF16c) && has_all(features(7, 0).b, kAvx2);
+}
 
 // Skylake's, with the bfloat16 and int8 products that Cooper Lake and Zen 4 added.
 bool has_avx512() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+  constexpr unsigned kF = 1u << 16, kDq = 1u << 17, kBw = 1u << 30, kVl = 1u << 31;
+  constexpr unsigned kVnni = 1u << 11, kBf16 = 1u << 5, kZmm = 0xE6;
+  const Features base = features(7, 0);
+  return has_avx2() && are_saved(kZmm) && has_all(base.b, kF | kDq | kBw | kVl) && has_all(base.c, kVnni) &&
+         base.a >= 1 && has_all(features(7, 1).a, kBf16);
 }
 
 bool has_amx_instructions() {
-  unsigned a = 7, b = 0, c = 0, d = 0;
-  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
-  return (d & kBf16) && (d & kTile) && (d & kInt8);
+  return has_all(features(7, 0).d, kBf16 | kTile | kInt8);
 }
 
 // Linux keeps a process from the tiles until it asks, once, for the room to save them.
@@ -61,7 +90,7 @@ const std::vector<InstructionSet>& instruction_sets() {
 #endif
       {"portable", always,
        {kElementwisePortable, kLinearPortable, kInt8Portable, kGroupedPortable, kAttentionPortable,
-        kSamplingPortable}},
+        kExpertsPortable, kSamplingPortable}},
   };
   return sets;
 }

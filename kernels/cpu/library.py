@@ -15,6 +15,7 @@ SIGNATURES = {
     "headrace_has_set": (c_int, [c_int]),
     "headrace_program": (c_void_p, [c_void_p, c_int]),
     "headrace_free_program": (None, [c_void_p]),
+    "headrace_kernel": (c_void_p, [c_void_p, c_char_p]),
     "headrace_append": (c_int, [c_void_p, c_char_p, ctypes.POINTER(c_int64), c_int64]),
     "headrace_run": (None, [c_void_p, c_void_p]),
     "headrace_greedy": (None, [c_void_p, c_int, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
