@@ -15,10 +15,10 @@ from kernels.operations import (
     rms_norm,
     rotary_cos_sin,
     rotate_and_store,
+    select_experts,
     select_rows,
 )
 from kernels.platform import default_dtype
-from kernels.reference_moe import select_experts
 
 __all__ = [
     "AttentionBatch",

@@ -10,11 +10,12 @@ import torch
 
 from kernels import reference, reference_attention, reference_moe
 from kernels.attention import AttentionBatch
-from kernels.cpu import recorded
+from kernels.cpu import recorded, recorded_experts
 from kernels.cpu.packed import PackedMatrix
 from kernels.cpu.program import active
 
-Weight = torch.Tensor | PackedMatrix | tuple[PackedMatrix, ...]  # the last: rows of several formats
+# The last: rows of several formats, or one matrix for each expert.
+Weight = torch.Tensor | PackedMatrix | tuple[PackedMatrix, ...]
 
 PACKED = "a recorded kernel takes packed weights"
 
@@ -123,11 +124,25 @@ def paged_attention(
     return attended.flatten(1)
 
 
+def select_experts(
+    router_logits: torch.Tensor, num_chosen: int, *, is_normalized: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `reference_moe.select_experts`, which computes it where no program is recorded."""
+    if (program := active()) is not None:
+        return recorded_experts.select_experts(program, router_logits, num_chosen, is_normalized=is_normalized)
+    return reference_moe.select_experts(router_logits, num_chosen, is_normalized=is_normalized)
+
+
 def moe_feed_forward(
     x: torch.Tensor, expert_ids: torch.Tensor, expert_weights: torch.Tensor, gate_up: Weight, down: Weight
 ) -> torch.Tensor:
-    """See `reference_moe.moe_feed_forward`, which computes it on every device."""
-    assert active() is None, "experts are not recorded"
+    """See `reference_moe.moe_feed_forward`, which computes it where no program is recorded.
+
+    While one is, either weight is a packed matrix for each expert.
+    """
+    if (program := active()) is not None:
+        assert isinstance(gate_up, tuple) and isinstance(down, tuple), PACKED
+        return recorded_experts.moe_feed_forward(program, x, expert_ids, expert_weights, gate_up, down)
     return reference_moe.moe_feed_forward(x, expert_ids, expert_weights, _plain(gate_up), _plain(down))
 
 

@@ -13,9 +13,12 @@ def select_experts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(expert ids int64, weights fp32), both [n, num_chosen], likeliest first, from logits [n, num_experts].
 
-    A weight is the expert's probability among all; normalized, its share of the probability of those chosen.
+    Of equally likely ones that with the lower id is first. A weight is the expert's probability among all; normalized,
+    its share of the probability of those chosen.
     """
-    weights, expert_ids = router_logits.float().softmax(-1).topk(num_chosen)
+    logits = router_logits.float()
+    expert_ids = logits.sort(dim=-1, descending=True, stable=True).indices[:, :num_chosen]  # `topk` promises no order
+    weights = logits.softmax(-1).gather(-1, expert_ids)
     return expert_ids, weights / weights.sum(-1, keepdim=True) if is_normalized else weights
 
 

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NO_KERNELS = (
+    "the C++ kernels were not built, and PyTorch computes, which takes several times as long: install a C++ compiler, "
+    "or `pip install ziglang`, which brings one, and then Headrace again"
+)
+
 
 @dataclass(frozen=True)
 class Card:
@@ -81,6 +86,7 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
     import torch
 
     from kernels import attention_block_size
+    from kernels.cpu.library import library
     from workers.engine.build import build_engine
     from workers.models.card import read_card
     from workers.models.loader import load_model
@@ -106,9 +112,11 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
         on_card(_card(settings, model_card, has, dtype))
     log.info("loading the model", extra={"model": settings.served_name, "path": str(path), "dtype": str(dtype)})
     tokenizer = Tokenizer.load(model_card.tokenizer_path.resolve())
+    if device.type == "cpu" and library() is None:
+        log.warning(NO_KERNELS)
     packing = (settings.quantization or "bf16") if can_be_recorded(model_card.config, dtype, device) else None
     if packing is None and settings.quantization:
-        raise LoadFailed("HEADRACE_QUANTIZATION needs the CPU kernels, dtype bfloat16 and a model without experts")
+        raise LoadFailed("HEADRACE_QUANTIZATION needs the CPU kernels, dtype bfloat16 and heads of a multiple of 32")
     decoder = load_model(path, cache_dir=cache_dir, dtype=dtype, device=device, packing=packing)
     model = decoder if packing is None or has is None else _recorded(decoder, has)
     if has is None:

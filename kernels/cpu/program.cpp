@@ -44,9 +44,14 @@ Program* headrace_program(Pool* pool, int first_set) { return new Program{pool, 
 
 void headrace_free_program(Program* program) { delete program; }
 
+// Null when there is no such kernel.
+Kernel headrace_kernel(const Program* program, const char* name) {
+  return headrace::find_kernel(name, program->first_set);
+}
+
 // Returns 0, or 1 when there is no such kernel.
 int headrace_append(Program* program, const char* name, const int64_t* words, int64_t num_words) {
-  const Kernel kernel = headrace::find_kernel(name, program->first_set);
+  const Kernel kernel = headrace_kernel(program, name);
   if (!kernel) return 1;
   program->operations.push_back({kernel, std::vector<int64_t>(words, words + num_words)});
   return 0;

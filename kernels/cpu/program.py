@@ -9,7 +9,7 @@ import ctypes
 import math
 import struct
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -23,6 +23,7 @@ from kernels.cpu.threads import Threads
 ALIGNMENT, TILE_ROWS = 64, 16
 TOKENS, ROWS = 0, 1  # `Extent`
 
+NO_KERNEL = "the CPU library has no kernel {}"
 Argument = torch.Tensor | int | float | None
 
 _active: list["Program"] = []  # the program being recorded, on the one thread that loads a model
@@ -82,12 +83,16 @@ class Program:
         return self._extents[x.data_ptr()]
 
     def _buffer(self, num_rows: int, dim: int, dtype: torch.dtype, extent: int) -> torch.Tensor:
-        """Rows of the program's memory, which begin `stride(0)` elements apart."""
+        rows = self.memory(num_rows, dim, dtype)
+        self._extents[rows.data_ptr()] = extent
+        return rows
+
+    def memory(self, num_rows: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
+        """[num_rows, dim] for a result that is neither; its rows begin `stride(0)` elements apart."""
         free = self._free.setdefault((num_rows, dim, dtype), [])
         memory = free.pop() if free else self._keep(_padded(num_rows, dim, dtype))
         rows = memory[:num_rows, :dim]
         weakref.finalize(rows, free.append, memory)
-        self._extents[rows.data_ptr()] = extent
         return rows
 
     def append(self, name: str, *arguments: Argument) -> None:
@@ -95,7 +100,17 @@ class Program:
         words = [self._word(argument) for argument in arguments]
         array = (ctypes.c_int64 * len(words))(*words)
         if self._library.headrace_append(self._handle, name.encode(), array, len(words)):
-            raise LookupError(f"the CPU library has no kernel {name}")
+            raise LookupError(NO_KERNEL.format(name))
+
+    def calls(self, calls: Sequence[tuple[str, Sequence[Argument]]]) -> torch.Tensor:
+        """int64 [len(calls), 1 + words of each]: kernels and their arguments, for a kernel that calls others."""
+        return torch.tensor([[self._kernel(name), *map(self._word, arguments)] for name, arguments in calls])
+
+    def _kernel(self, name: str) -> int:
+        address = self._library.headrace_kernel(self._handle, name.encode())
+        if address is None:
+            raise LookupError(NO_KERNEL.format(name))
+        return int(address)
 
     def run(
         self, input_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch, logits_rows: torch.Tensor

@@ -3,7 +3,7 @@
 import torch
 
 from kernels.cpu.packed import PackedMatrix
-from kernels.cpu.program import Program
+from kernels.cpu.program import Argument, Program
 
 FLOAT, BFLOAT16 = 0, 1  # `OutKind`
 KINDS = {torch.float32: FLOAT, torch.bfloat16: BFLOAT16}
@@ -17,14 +17,14 @@ def embedding(program: Program, weight: PackedMatrix, scale: float | None) -> to
     program.append(
         f"embedding_{weight.format}",
         *(weight.data, weight.padded_rows, weight.padded_columns, factor),
-        *_rows(out),
+        *rows_of(out),
     )
     return out
 
 
 def select_rows(program: Program, x: torch.Tensor) -> torch.Tensor:
     y = program.rows(x.shape[1], torch.bfloat16)
-    program.append("select_rows", *_rows(x), *_rows(y), x.shape[1])
+    program.append("select_rows", *rows_of(x), *rows_of(y), x.shape[1])
     return y
 
 
@@ -49,24 +49,31 @@ def gated_linear(program: Program, x: torch.Tensor, weight: PackedMatrix, activa
     return out
 
 
+def linear_arguments(
+    extent: int, x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor | None, out: torch.Tensor, epilogue: int
+) -> tuple[Argument, ...]:
+    """`LinearArguments`"""
+    if bias is not None:
+        bias = torch.nn.functional.pad(bias.float(), (0, weight.padded_rows - len(bias)))
+    return (
+        *(extent, *rows_of(x), weight.data, weight.padded_rows, weight.padded_columns, bias),
+        *(*rows_of(out), KINDS[out.dtype], epilogue),
+    )
+
+
 def _append_linear(
     program: Program, x: torch.Tensor, weight: PackedMatrix, bias: torch.Tensor | None, out: torch.Tensor, epilogue: int
 ) -> None:
-    if bias is not None:
-        bias = torch.nn.functional.pad(bias.float(), (0, weight.padded_rows - len(bias)))
-    program.append(
-        f"linear_{weight.format}",
-        *(program.extent_of(x), *_rows(x), weight.data, weight.padded_rows, weight.padded_columns, bias),
-        *(*_rows(out), KINDS[out.dtype], epilogue),
-    )
+    arguments = linear_arguments(program.extent_of(x), x, weight, bias, out, epilogue)
+    program.append(f"linear_{weight.format}", *arguments)
 
 
 def rms_norm(program: Program, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     y = program.like(x, x.shape[1], torch.bfloat16)
     program.append(
         "rms_norm",
-        *(program.extent_of(x), *_rows(x), KINDS[x.dtype], weight),
-        *(*_rows(y), BFLOAT16, x.shape[1], eps),
+        *(program.extent_of(x), *rows_of(x), KINDS[x.dtype], weight),
+        *(*rows_of(y), BFLOAT16, x.shape[1], eps),
     )
     return y
 
@@ -75,7 +82,9 @@ def add_rms_norm(
     program: Program, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     y = program.like(x, x.shape[1], torch.bfloat16)
-    program.append("add_rms_norm", *_rows(x), KINDS[x.dtype], *_rows(residual), weight, *_rows(y), x.shape[1], eps)
+    program.append(
+        "add_rms_norm", *rows_of(x), KINDS[x.dtype], *rows_of(residual), weight, *rows_of(y), x.shape[1], eps
+    )
     return y, residual
 
 
@@ -92,7 +101,9 @@ def rotate_and_store(
 ) -> torch.Tensor:
     head_dim = kv_layer.shape[4]
     q = program.tokens(num_heads * head_dim, torch.bfloat16)
-    program.append("rotate_and_store", *_rows(qkv), q_norm, k_norm, eps, table, *_rows(q), *_cache(kv_layer, num_heads))
+    program.append(
+        "rotate_and_store", *rows_of(qkv), q_norm, k_norm, eps, table, *rows_of(q), *_cache(kv_layer, num_heads)
+    )
     return q
 
 
@@ -101,11 +112,14 @@ def paged_attention(
 ) -> torch.Tensor:
     out = program.tokens(q.shape[1], torch.bfloat16)
     num_heads = q.shape[1] // kv_layer.shape[4]
-    program.append("attention", *_rows(q), *_cache(kv_layer, num_heads), sliding_window or 0, float(scale), *_rows(out))
+    program.append(
+        "attention", *rows_of(q), *_cache(kv_layer, num_heads), sliding_window or 0, float(scale), *rows_of(out)
+    )
     return out
 
 
-def _rows(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Where its rows begin, and how far apart they are."""
     return x, x.stride(0)
 
 

@@ -99,6 +99,14 @@ def test_likeliest_experts_are_chosen_with_their_probabilities() -> None:
     assert torch.allclose(shares, torch.tensor([[4 / 7, 3 / 7]]))
 
 
+@pytest.mark.parametrize("num_experts", [8, 128, 1000])
+def test_of_equally_likely_experts_those_with_the_lower_ids_are_chosen_in_order(num_experts: int) -> None:
+    logits = torch.zeros(3, num_experts)
+    logits[1, 5], logits[2, 2:5] = 1.0, -1.0
+    ids, _ = kernels.select_experts(logits, 4, is_normalized=True)
+    assert ids.tolist() == [[0, 1, 2, 3], [5, 0, 1, 2], [0, 1, 5, 6]]
+
+
 @pytest.mark.parametrize(("num_experts", "num_chosen"), [(8, 2), (128, 8), (7, 3)])
 def test_choice_of_a_row_does_not_depend_on_the_others(num_experts: int, num_chosen: int, dtype: torch.dtype) -> None:
     logits = noise(257, num_experts, dtype=dtype)

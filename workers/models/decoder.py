@@ -7,6 +7,7 @@ import torch
 
 import kernels
 from kernels import AttentionBatch
+from workers.models.cache import Held
 from workers.models.config import ModelConfig
 from workers.models.layers import Rotary
 from workers.models.weights import Weights
@@ -35,6 +36,7 @@ class Decoder(ABC):
     """A causal language model. Its forward pass is a flat list of `kernels` operations."""
 
     embedding_scale: float | None = None
+    packed: Held | None = None  # what its weights were read from, while it lives; written by the loader
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config = config

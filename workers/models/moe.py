@@ -16,14 +16,16 @@ class MoeFeedForward:
         is_mixtral = f"model.layers.{layer}.block_sparse_moe.gate.weight" in weights
         if is_mixtral:
             prefix = f"model.layers.{layer}.block_sparse_moe."
-        self.router = weights.plain(f"{prefix}gate.weight")
-        if f"{prefix}experts.gate_up_proj" in weights:  # stacked, as we hold them
-            self.gate_up_proj = weights.plain(f"{prefix}experts.gate_up_proj")
-            self.down_proj = weights.plain(f"{prefix}experts.down_proj")
+        self.router = weights.matrix(f"{prefix}gate.weight", is_exact=True)
+        if f"{prefix}experts.gate_up_proj" in weights:
+            gate_up, down = ["gate_up_proj"], "down_proj"  # stacked, of all experts
+        elif is_mixtral:
+            gate_up, down = ["*.w1.weight", "*.w3.weight"], "*.w2.weight"
         else:
-            gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
-            self.gate_up_proj = _stack(weights, f"{prefix}experts.", experts.num_experts, gate, up)
-            self.down_proj = _stack(weights, f"{prefix}experts.", experts.num_experts, down)
+            gate_up, down = ["*.gate_proj.weight", "*.up_proj.weight"], "*.down_proj.weight"
+        names = [f"{prefix}experts.{name}" for name in gate_up]
+        self.gate_up_proj = weights.experts(experts.num_experts, *names, is_gated=True)
+        self.down_proj = weights.experts(experts.num_experts, f"{prefix}experts.{down}")
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, hidden_size] of the same."""
@@ -32,10 +34,3 @@ class MoeFeedForward:
             router_logits, self.num_chosen, is_normalized=self.is_normalized
         )
         return kernels.moe_feed_forward(x, expert_ids, expert_weights, self.gate_up_proj, self.down_proj)
-
-
-def _stack(weights: Weights, prefix: str, num_experts: int, *parts: str) -> torch.Tensor:
-    """[num_experts, rows of all parts, columns]"""
-    names = [f"{prefix}{expert}.{part}.weight" for expert in range(num_experts) for part in parts]
-    stacked = weights.plain(*names)
-    return stacked.view(num_experts, -1, stacked.shape[1])

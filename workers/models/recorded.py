@@ -15,7 +15,7 @@ HEAD_DIM_UNIT = 32
 def can_be_recorded(config: ModelConfig, dtype: torch.dtype, device: torch.device | str) -> bool:
     """Whether our CPU kernels compute the model; else PyTorch does."""
     is_ours = torch.device(device).type == "cpu" and library() is not None and dtype == torch.bfloat16
-    return is_ours and config.head_dim % HEAD_DIM_UNIT == 0 and not any(config.experts)
+    return is_ours and config.head_dim % HEAD_DIM_UNIT == 0
 
 
 class RecordedModel:

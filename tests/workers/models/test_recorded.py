@@ -12,7 +12,6 @@ from tests.workers.models.paged import PagedModel, load, load_recorded
 from workers.models.recorded import RecordedModel, can_be_recorded
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the CPU kernels are not built")
-DENSE = [name for name in CASES if "mixtral" not in name and "moe" not in name]
 TOKEN_IDS = torch.randint(3, 512, (150,), generator=torch.Generator().manual_seed(5)).tolist()
 BFLOAT16 = torch.bfloat16
 
@@ -30,16 +29,22 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint(tmp_path_factory.mktemp("recorded") / "model", "llama")
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", CASES)
 def test_logits_are_as_near_the_exact_ones_as_those_of_pytorch(name: str, tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "model", name)
     [exact] = PagedModel(load(path)).step({0: TOKEN_IDS})
     [plain] = PagedModel(load(path, BFLOAT16)).step({0: TOKEN_IDS})
     [ours] = paged(load_recorded(path)).step({0: TOKEN_IDS})
-    assert (ours - exact).square().mean() < 1.2 * (plain - exact).square().mean()
+    errors = torch.stack([(found - exact).square().mean(1) for found in (ours, plain)])
+    if not any(load(path).config.experts):
+        assert errors[0].mean() < 1.2 * errors[1].mean()
+    else:  # where two experts are nearly as likely, a token may get the other: such a row tells nothing
+        assert errors[0].median() < 1.2 * errors[1].median()
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral, sliding window", "gemma3", "qwen3"])
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral, sliding window", "gemma3", "qwen3", "mixtral, sliding window", "qwen3_moe"]
+)
 def test_bits_do_not_depend_on_chunks_neighbours_or_threads(name: str, tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "model", name)
     [whole] = [logits.clone() for logits in paged(load_recorded(path)).step({0: TOKEN_IDS})]
@@ -68,4 +73,5 @@ def test_weights_are_packed_once_and_anew_when_the_checkpoint_changes(llama: Pat
     assert first.stat().st_mtime_ns == before
     (llama / "model.safetensors").touch()
     load_recorded(llama)
-    assert len(list((llama.parent / "cache" / "packed").glob("*-bf16"))) == 2
+    [second] = (llama.parent / "cache" / "packed").glob("*-bf16")
+    assert second != first
