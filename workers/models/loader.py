@@ -53,8 +53,9 @@ def load_model(
         files = [path] if path.is_file() else [directory / "config.json", *_weight_files(directory)]
         open_checkpoint = partial(_checkpoint, path, directory, None)
         target = cache_dir / "packed" / name_of(files, packing)
-        packed = pack_weights(target, packing, open_checkpoint, make, dtype=dtype, unused=unused)
+        packed = pack_weights(target, path, packing, open_checkpoint, make, dtype=dtype, unused=unused)
         model = make(PackedWeights(packed, dtype=dtype))
+        model.packed = packed
     log.info("model loaded", extra={"architecture": config.architecture, "dtype": str(dtype)})
     return model
 

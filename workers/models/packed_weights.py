@@ -1,7 +1,8 @@
 """A checkpoint's matrices as the CPU kernels take them: packed once, kept on disk, read into huge pages each time.
 
 What `pack_weights` makes is a directory: weights.bin with the matrices, index.json with where they lie in it, and
-vectors.safetensors with the norms and biases, so that the checkpoint itself is not opened again.
+vectors.safetensors with the norms and biases, so that the checkpoint itself is not opened again. It is held as long as
+the model lives; how many of them are kept is up to `packed_cache`.
 """
 
 import json
@@ -17,11 +18,13 @@ from safetensors.torch import save_file
 from kernels import Weight
 from kernels.cpu.memory import huge_pages
 from kernels.cpu.packed import PackedMatrix
-from workers.models.cache import build_once
+from workers.models.cache import Held, hold
 from workers.models.fingerprint import fingerprint
-from workers.models.packings import pack
+from workers.models.packed_cache import SOURCE, remove_unused
+from workers.models.packings import AS_STORED, pack
 from workers.models.progress import Progress
 from workers.models.safetensors_files import SafetensorsFiles
+from workers.models.stored import StoredWeight
 from workers.models.weights import Checkpoint, Weights
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,7 @@ log = logging.getLogger(__name__)
 LAYOUT = 2  # of the directory and its matrices; a new number packs anew
 ALIGNMENT = 64  # bytes
 READ_BYTES = 64 << 20  # in one piece
+GATED = "gated "  # what the keys of such matrices begin with
 
 
 @dataclass(frozen=True)
@@ -43,15 +47,22 @@ class Entry:
 class PackedWeights(Weights):
     """Weights whose matrices are packed already, in one part or some."""
 
-    def __init__(self, packed: Path, *, dtype: torch.dtype) -> None:
+    def __init__(self, packed: Held, *, dtype: torch.dtype) -> None:
         """`packed` is what `pack_weights` made."""
-        super().__init__(SafetensorsFiles([packed / "vectors.safetensors"]), dtype=dtype, device="cpu")
-        index = json.loads((packed / "index.json").read_text())
+        super().__init__(SafetensorsFiles([packed.path / "vectors.safetensors"]), dtype=dtype, device="cpu")
+        index = json.loads((packed.path / "index.json").read_text())
         self._entries = {key: [Entry(**entry) for entry in entries] for key, entries in index.items()}
-        self._memory = _read_into_huge_pages(packed / "weights.bin")
+        self._names |= {name for key in index for name in key.removeprefix(GATED).split()}
+        self._memory = _read_into_huge_pages(packed.path / "weights.bin")
 
-    def matrix(self, *names: str, is_gated: bool = False) -> Weight:
-        return _weight([self._matrix(entry) for entry in self._entries[_key(names, is_gated)]])
+    def matrix(self, *names: str, is_gated: bool = False, is_exact: bool = False) -> Weight:
+        return _weight(self._matrices(_key(names, is_gated)))
+
+    def experts(self, num_experts: int, *names: str, is_gated: bool = False) -> Weight:
+        return tuple(self._matrices(_key(names, is_gated)))
+
+    def _matrices(self, key: str) -> list[PackedMatrix]:
+        return [self._matrix(entry) for entry in self._entries[key]]
 
     def _matrix(self, entry: Entry) -> PackedMatrix:
         return PackedMatrix(data=self._memory[entry.offset : entry.offset + entry.num_bytes], **entry.matrix)
@@ -67,11 +78,27 @@ class Packer(Weights):
         self.entries: dict[str, list[Entry]] = {}
         self.vectors: dict[str, torch.Tensor] = {}
 
-    def matrix(self, *names: str, is_gated: bool = False) -> Weight:
-        packed = pack([self._read(name) for name in names], self._packing, is_gated=is_gated)
-        self.entries[_key(names, is_gated)] = [self._write(matrix) for matrix in packed]
-        self._progress.add(sum(map(self._checkpoint.size, names)))
-        return _weight([replace(matrix, data=torch.empty(0, dtype=torch.uint8)) for matrix in packed])
+    def matrix(self, *names: str, is_gated: bool = False, is_exact: bool = False) -> Weight:
+        weights = [self._read(name) for name in names]
+        packed = pack(weights, AS_STORED if is_exact else self._packing, is_gated=is_gated)
+        return _weight(self._write_all(_key(names, is_gated), packed))
+
+    def experts(self, num_experts: int, *names: str, is_gated: bool = False) -> Weight:
+        each = self._read_experts(num_experts, names)
+        packed = (matrix for weights in each for matrix in pack(weights, self._packing, is_gated=is_gated))
+        return tuple(self._write_all(_key(names, is_gated), packed))
+
+    def _read(self, name: str) -> StoredWeight:
+        self._progress.add(self._checkpoint.size(name) if name in self._unread else 0)
+        return super()._read(name)
+
+    def _write_all(self, key: str, matrices: Iterable[PackedMatrix]) -> list[PackedMatrix]:
+        """Write them one after the other; the same without their data."""
+        self.entries[key], left = [], []
+        for matrix in matrices:
+            self.entries[key].append(self._write(matrix))
+            left.append(replace(matrix, data=torch.empty(0, dtype=torch.uint8)))
+        return left
 
     def plain(self, *names: str) -> torch.Tensor:
         self._keep(names)
@@ -83,7 +110,6 @@ class Packer(Weights):
 
     def _keep(self, names: Sequence[str]) -> None:
         self.vectors |= {name: self._read(name).floats() for name in names}
-        self._progress.add(sum(map(self._checkpoint.size, names)))
 
     def _write(self, matrix: PackedMatrix) -> Entry:
         data = matrix.data.contiguous().view(torch.uint8)
@@ -96,16 +122,17 @@ class Packer(Weights):
 
 def pack_weights(
     target: Path,
+    checkpoint: Path,
     packing: str,
     open_checkpoint: Callable[[], Checkpoint],
     make: Callable[[Weights], object],
     *,
     dtype: torch.dtype,
     unused: Iterable[str],
-) -> Path:
+) -> Held:
     """The directory `target`, filled once: all that `make` asks the weights for, packed as `packings.pack` says.
 
-    BadCheckpoint when it does not ask for a weight outside `unused`.
+    `checkpoint` is where they come from. BadCheckpoint when it does not ask for a weight outside `unused`.
     """
 
     def build(partial: Path) -> None:
@@ -118,8 +145,10 @@ def pack_weights(
         save_file(packer.vectors, partial / "vectors.safetensors")
         index = {key: [asdict(entry) for entry in entries] for key, entries in packer.entries.items()}
         (partial / "index.json").write_text(json.dumps(index))
+        (partial / SOURCE).write_text(str(checkpoint.resolve()))
 
-    return build_once(target, build)
+    remove_unused(target, checkpoint)
+    return hold(target, build)
 
 
 def name_of(files: Iterable[Path], packing: str) -> str:
@@ -144,4 +173,4 @@ def _weight(parts: Sequence[PackedMatrix]) -> Weight:
 
 
 def _key(names: Sequence[str], is_gated: bool) -> str:
-    return ("gated " if is_gated else "") + " ".join(names)
+    return (GATED if is_gated else "") + " ".join(names)

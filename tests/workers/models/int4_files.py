@@ -34,18 +34,21 @@ def write_int4(
         quants, scales, zeros = round_groups(weight, group_size, is_symmetric=is_symmetric)
         spread = [np.repeat(each, group_size, axis=1) for each in (scales.astype(np.float32), zeros)]
         rounded[name] = spread[0] * (quants - spread[1]).astype(np.float32)
-        tensors = pack_awq(quants, zeros) if layout == "awq" else pack_gptq(quants, zeros, layout, group_size)
-        tensors["scales"] = np.ascontiguousarray(scales.T)
-        named = {name.removesuffix("weight") + part: tensor for part, tensor in tensors.items()}
+        named = name_int4(name, quants, scales, zeros, layout)
         quantized |= named | {each: weights[each] for each in named if each in weights}  # a bias of its own
     int4, floats = directory / "int4", directory / "floats"
     for path, weights in ((int4, quantized), (floats, rounded)):
         shutil.copytree(checkpoint, path)
         save_file(weights, path / "model.safetensors")
-    config = json.loads((int4 / "config.json").read_text())
-    quantization = CONFIGS[layout] | {"group_size": group_size, "sym": is_symmetric}
-    write_json(int4 / "config.json", config | {"quantization_config": quantization})
+    write_config(int4, layout, group_size=group_size, is_symmetric=is_symmetric)
     return int4, floats
+
+
+def write_config(checkpoint: Path, layout: str, *, group_size: int, is_symmetric: bool) -> None:
+    """Say in its config.json that it is quantized."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    quantization = CONFIGS[layout] | {"group_size": group_size, "sym": is_symmetric}
+    write_json(checkpoint / "config.json", config | {"quantization_config": quantization})
 
 
 def round_groups(weight: np.ndarray, size: int, *, is_symmetric: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -60,6 +63,16 @@ def round_groups(weight: np.ndarray, size: int, *, is_symmetric: bool) -> tuple[
         zeros = np.clip(np.rint(-low / scales), 0, LARGEST).astype(np.int64)
     quants = np.rint(groups / scales[..., None].astype(np.float32)).astype(np.int64) + zeros[..., None]
     return quants.clip(0, LARGEST).reshape(weight.shape), scales, zeros
+
+
+def name_int4(
+    name: str, quants: np.ndarray, scales: np.ndarray, zeros: np.ndarray, layout: str
+) -> dict[str, np.ndarray]:
+    """The tensors that stand for the weight `name`, from what `round_groups` makes of it."""
+    group_size = quants.shape[1] // scales.shape[1]
+    tensors = pack_awq(quants, zeros) if layout == "awq" else pack_gptq(quants, zeros, layout, group_size)
+    tensors["scales"] = np.ascontiguousarray(scales.T)
+    return {name.removesuffix("weight") + part: tensor for part, tensor in tensors.items()}
 
 
 def pack_gptq(quants: np.ndarray, zeros: np.ndarray, layout: str, group_size: int) -> dict[str, np.ndarray]:

@@ -12,23 +12,31 @@ from safetensors.numpy import load_file, save_file
 from tests.checkpoints import make_checkpoint
 from tests.workers.models.gguf_files import write_gguf
 from tests.workers.models.int4_files import write_int4
+from workers.models.cache import build_once
+from workers.models.decoder import Decoder
 from workers.models.errors import BadCheckpoint
 from workers.models.fingerprint import fingerprint
 from workers.models.loader import load_model
+from workers.models.packed_cache import NUM_KEPT
+from workers.models.packed_weights import LAYOUT
 from workers.models.progress import Progress
 
 
+def load(path: Path, packing: str = "bf16") -> Decoder:
+    return load_model(path, cache_dir=path.parent / "cache", dtype=torch.bfloat16, device="cpu", packing=packing)
+
+
 def pack(path: Path, packing: str = "bf16") -> list[Path]:
-    """Directories of packed weights after the checkpoint at `path` was loaded."""
-    cache_dir = path.parent / "cache"
-    load_model(path, cache_dir=cache_dir, dtype=torch.bfloat16, device="cpu", packing=packing)
-    return [each for each in (cache_dir / "packed").iterdir() if each.is_dir()]
+    """Directories of packed weights after the checkpoint at `path` was loaded, and let go."""
+    load(path, packing)
+    return [each for each in (path.parent / "cache" / "packed").iterdir() if each.is_dir()]
 
 
 def test_other_weights_of_equal_size_and_time_are_packed_anew(tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path / "model")
     file = path / "model.safetensors"
-    assert len(pack(path)) == len(pack(path)) == 1
+    [first] = pack(path)
+    assert pack(path) == [first]
     stat, before = file.stat(), fingerprint([file])
     weights = load_file(file)
     weights["model.layers.1.mlp.up_proj.weight"] *= 2
@@ -36,7 +44,35 @@ def test_other_weights_of_equal_size_and_time_are_packed_anew(tmp_path: Path) ->
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert (file.stat().st_size, file.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
     assert fingerprint([file]) != before
+    [second] = pack(path)
+    assert second != first
+
+
+def test_weights_of_the_checkpoint_before_it_changed_stay_while_a_model_has_them(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path / "model")
+    model = load(path)
+    (path / "model.safetensors").touch()
+    assert len(pack(path)) == len(pack(path, "int8")) - 1 == 2
+    del model
     assert len(pack(path)) == 2
+
+
+def test_of_other_checkpoints_those_used_last_are_kept(tmp_path: Path) -> None:
+    paths = [make_checkpoint(tmp_path / f"model{i}") for i in range(NUM_KEPT + 1)]
+    names = {path: set[str]() for path in paths}
+    kept: set[str] = set()
+    for path in [*paths[:-1], paths[0], paths[-1]]:
+        before, kept = kept, {each.name for each in pack(path)}
+        names[path] |= kept - before
+    assert len(kept) == NUM_KEPT
+    assert kept == set.union(*(names[path] for path in paths if path != paths[1]))
+
+
+def test_weights_in_the_layout_of_another_version_are_removed(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path / "model")
+    build_once(tmp_path / "cache" / "packed" / f"{16 * '0'}-{LAYOUT - 1}-bf16", Path.mkdir)
+    [packed] = pack(path)
+    assert packed.name.endswith(f"-{LAYOUT}-bf16")
 
 
 def test_each_packing_is_kept_beside_the_others(tmp_path: Path) -> None:
