@@ -1,22 +1,25 @@
 """The quality of each weight format: `python -m tests.bench.perplexity`. Writes the table to results/perplexity.md.
 
 The demo model reads the beginning of Alice's Adventures in Wonderland, less its verses. Bfloat16 is what the model's
-file dequantizes to, computed by PyTorch and by the CPU kernels; the others are the file as it is, and what
-`HEADRACE_QUANTIZATION` makes of it.
+file dequantizes to, computed by PyTorch and by the CPU kernels; the others are the file as it is, what
+`HEADRACE_QUANTIZATION` makes of it, and int4 checkpoints that are made of it.
 """
 
 import math
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from db.settings import Settings
 from kernels.cpu.threads import Threads
 from tests.bench import machine
 from tests.bench.report import Report
+from tests.workers.models.int4_files import LINEAR, name_int4, round_groups, write_config
 from tests.workers.models.paged import PagedModel
 from workers.models.card import read_card
 from workers.models.decoder import Decoder
@@ -30,6 +33,12 @@ TEXT = Path(__file__).parent / "texts" / "alice.txt"
 WINDOW = 1024  # tokens that are read with what came before; the next begin anew
 STEP = 128  # tokens in one step, so that their logits over a large vocabulary fit
 MIB = 1 << 20
+INT4: dict[str, tuple[str, int, bool]] = {  # the layout, columns in a group, and whether the zero points are all 8
+    "GPTQ, groups of 128, symmetric": ("gptq", 128, True),
+    "GPTQ, groups of 32, symmetric": ("gptq", 32, True),
+    "AWQ, groups of 128": ("awq", 128, False),
+    "AWQ, groups of 32": ("awq", 32, False),
+}
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,7 @@ def main() -> None:
             ("the GGUF file's own types", path, "bf16"),
             ("int8", checkpoint, "int8"),
             ("int4", checkpoint, "int4"),
+            *((name, _int4(checkpoint, Path(directory), name), "bf16") for name in INT4),
         ):
             cache = Path(directory) / name
             reading = _read(_recorded(source, cache, packing), windows)
@@ -78,7 +88,8 @@ def main() -> None:
 NOTE = (
     "The file was itself quantized from bfloat16 weights, which are not at hand: what its own types lost before is in "
     "every row. int8 has a scale for each row of a weight and for each token; int4 and the file's types have one for "
-    "each group of 32 columns or less of both."
+    "each group of 32 columns or less of both. The checkpoints of GPTQ and AWQ are made here, in their layouts but by "
+    "plain rounding to the nearest, the embedding in bfloat16; those tools fit their integers to a text, and lose less."
 )
 
 
@@ -115,6 +126,24 @@ def _dequantized(path: Path, cache_dir: Path, directory: Path) -> Path:
     for file in [card / "config.json", *convert_weights(path, card, torch.bfloat16)]:
         (checkpoint / file.name).symlink_to(file.resolve())
     return checkpoint
+
+
+def _int4(checkpoint: Path, directory: Path, name: str) -> Path:
+    """The same with the layers' matrices rounded to four bits."""
+    layout, group_size, is_symmetric = INT4[name]
+    path = directory / f"{name}, checkpoint"
+    path.mkdir()
+    tensors = {}
+    for file in checkpoint.glob("*.safetensors"):
+        for key, tensor in load_file(file).items():
+            tensors[key] = tensor
+            if LINEAR.search(key):
+                rounded = round_groups(tensors.pop(key).float().numpy(), group_size, is_symmetric=is_symmetric)
+                tensors |= {part: torch.from_numpy(packed) for part, packed in name_int4(key, *rounded, layout).items()}
+    save_file(tensors, path / "model.safetensors")
+    shutil.copy(checkpoint / "config.json", path)
+    write_config(path, layout, group_size=group_size, is_symmetric=is_symmetric)
+    return path
 
 
 def _read(model: Decoder | RecordedModel, windows: list[list[int]]) -> Reading:
