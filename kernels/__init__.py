@@ -7,6 +7,7 @@ from kernels.attention import AttentionBatch, attention_block_size, make_kv_cach
 from kernels.operations import (
     Weight,
     add_rms_norm,
+    copy_blocks,
     embedding,
     gated_linear,
     linear,
@@ -25,6 +26,7 @@ __all__ = [
     "Weight",
     "add_rms_norm",
     "attention_block_size",
+    "copy_blocks",
     "default_dtype",
     "embedding",
     "gated_linear",

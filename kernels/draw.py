@@ -15,3 +15,8 @@ class Draw(NamedTuple):
     top_p: float  # 1: all
     min_p: float  # 0: all
     uniform: float  # a multiple of 2**-52 in [0, 1)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether it excludes any token."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0

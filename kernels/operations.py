@@ -13,9 +13,11 @@ from kernels.attention import AttentionBatch
 from kernels.cpu import recorded, recorded_experts
 from kernels.cpu.packed import PackedMatrix
 from kernels.cpu.program import active
+from kernels.quantized import Int4Matrix, Int8Matrix, QuantizedMatrix
 
-# The last: rows of several formats, or one matrix for each expert.
-Weight = torch.Tensor | PackedMatrix | tuple[PackedMatrix, ...]
+# Of a GPU's kernels and the reference, then of the CPU's. Several are rows of several formats, or one for each expert.
+Weight = torch.Tensor | QuantizedMatrix | PackedMatrix | tuple[PackedMatrix, ...]
+Pairs = list[tuple[int, int]]
 
 PACKED = "a recorded kernel takes packed weights"
 
@@ -41,9 +43,9 @@ def linear(
 ) -> torch.Tensor:
     """`x @ weight.T + bias`, [n, out] in `out_dtype` or what suits the backend: x [n, in], weight [out, in]."""
     if (program := active()) is not None:
-        assert not isinstance(weight, torch.Tensor), PACKED
+        assert isinstance(weight, PackedMatrix | tuple), PACKED
         return recorded.linear(program, x, weight, bias)
-    computed: torch.Tensor = _backend(x).linear(x, _plain(weight), bias, out_dtype=out_dtype)
+    computed: torch.Tensor = _backend(x).linear(x, _by_rows(weight), bias, out_dtype=out_dtype)
     return computed
 
 
@@ -51,7 +53,7 @@ def gated_linear(x: torch.Tensor, weight: Weight, activation: str) -> torch.Tens
     """activation(gate) * up, [n, dim]: `linear` by a weight of gates and ups [2 * dim, in]; silu or gelu (tanh)."""
     if (program := active()) is not None:
         return recorded.gated_linear(program, x, _packed(weight), activation)
-    computed: torch.Tensor = _backend(x).gated_linear(x, _plain(weight), activation)
+    computed: torch.Tensor = _backend(x).gated_linear(x, _by_rows(weight), activation)
     return computed
 
 
@@ -146,6 +148,18 @@ def moe_feed_forward(
     return reference_moe.moe_feed_forward(x, expert_ids, expert_weights, _plain(gate_up), _plain(down))
 
 
+def copy_blocks(source: torch.Tensor, target: torch.Tensor, pairs: Pairs) -> None:
+    """target[j] = source[i] for each (i, j), as if one after the other. Both are [num_blocks, ...] of equal blocks: one
+    tensor, or two that share no memory."""
+    if not _is_on_gpu(target):
+        for source_id, target_id in pairs:
+            target[target_id].copy_(source[source_id])
+        return
+    from kernels.triton.copy_blocks import copy_blocks
+
+    copy_blocks(source, target, pairs)
+
+
 def _backend(x: torch.Tensor) -> ModuleType:
     if not _is_on_gpu(x):
         return reference
@@ -163,6 +177,11 @@ def _packed(weight: Weight) -> PackedMatrix:
     return weight
 
 
+def _by_rows(weight: Weight) -> torch.Tensor | QuantizedMatrix:
+    assert isinstance(weight, torch.Tensor | Int8Matrix | Int4Matrix), "packed weights are for recorded kernels"
+    return weight
+
+
 def _plain(weight: Weight) -> torch.Tensor:
-    assert isinstance(weight, torch.Tensor), "packed weights are for recorded kernels"
+    assert isinstance(weight, torch.Tensor), "rows are looked up in floats, and experts multiply by them"
     return weight

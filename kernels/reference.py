@@ -11,6 +11,9 @@ from functools import partial
 import torch
 from torch.nn import functional
 
+from kernels import reference_quantized
+from kernels.quantized import Int4Matrix, Int8Matrix, QuantizedMatrix
+
 # BLAS libraries choose their loops by the number of rows, and so the order in which they add. With the weight as the
 # left matrix and 2 to 48 columns the choice was the same in every shape, dtype and thread count measured but those
 # below. Tiles of 32 cost as much as one large product or less; from 8 rows on a product is as fast as with fewer.
@@ -36,12 +39,16 @@ def select_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 def linear(
     x: torch.Tensor,
-    weight: torch.Tensor,
+    weight: torch.Tensor | QuantizedMatrix,
     bias: torch.Tensor | None = None,
     *,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """`x @ weight.T + bias`, [n, out] in `out_dtype` or x's: x [n, in], weight [out, in], bias [out]."""
+    if isinstance(weight, Int8Matrix):
+        return reference_quantized.int8_linear(x, weight.rows, weight.scales, bias, out_dtype=out_dtype)
+    if isinstance(weight, Int4Matrix):
+        return reference_quantized.int4_linear(x, weight.packed, weight.scales, weight.zeros, bias, out_dtype=out_dtype)
     y = x.new_empty(x.shape[0], weight.shape[0], dtype=out_dtype)
     max_rows = MAX_LINEAR_ROWS if weight.shape[0] > FEW_OUTPUTS else MAX_LINEAR_ROWS_OF_FEW
     for start in range(0, x.shape[0], max_rows):
@@ -121,7 +128,7 @@ def store_kv(k: torch.Tensor, v: torch.Tensor, kv_layer: torch.Tensor, slot_mapp
     kv_layer[block_ids, 1, offsets] = v
 
 
-def gated_linear(x: torch.Tensor, weight: torch.Tensor, activation: str) -> torch.Tensor:
+def gated_linear(x: torch.Tensor, weight: torch.Tensor | QuantizedMatrix, activation: str) -> torch.Tensor:
     """activation(gate) * up, [n, dim]: `linear` by a weight of gates and ups [2 * dim, in]; silu or gelu (tanh)."""
     return {"silu": silu_and_mul, "gelu": gelu_and_mul}[activation](linear(x, weight))
 

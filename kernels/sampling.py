@@ -2,11 +2,13 @@
 
 A row's result therefore cannot depend on its neighbours in the batch, and a row's temporaries stay in the CPU's cache
 (a batched float64 running sum over 262,144 tokens took five times as long per row). A row is float32 [vocab_size];
-random numbers come from outside (`kernels.philox`). What every row of every step needs, C++ does where it can.
+random numbers come from outside (`kernels.philox`). What every row of every step needs, C++ does where it can, and
+Triton on a GPU.
 """
 
 import math
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 
@@ -19,20 +21,42 @@ def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     The lowest id wins a tie, and a row with a NaN has NaN as its largest.
     """
-    if cpu.takes(logits):
-        return cpu.greedy(logits)
-    best = logits.max(dim=-1)
-    return best.values, best.indices
+    if (backend := _backend(logits)) is None:
+        best = logits.max(dim=-1)
+        return best.values, best.indices
+    found: tuple[torch.Tensor, torch.Tensor] = backend.greedy(logits)
+    return found
 
 
 def draw_many(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
     """A token id for each draw from logits [num_rows, vocab_size]: what `draw` makes of its row, but for rounding."""
-    if cpu.takes(logits):
-        return cpu.draw_many(logits, draws)
-    return [
-        int(draw(logits[row], temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, uniform=uniform))
-        for row, top_k, temperature, top_p, min_p, uniform in draws
-    ]
+    if (backend := _backend(logits)) is None:
+        return [
+            int(draw(logits[row], temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, uniform=uniform))
+            for row, top_k, temperature, top_p, min_p, uniform in draws
+        ]
+    token_ids: list[int] = backend.draw_many(logits, draws)
+    return token_ids
+
+
+def draw_rows(logits: torch.Tensor, draws: torch.Tensor, *, is_restricted: bool) -> torch.Tensor:
+    """As `draw_many`, with token ids int64 [num_draws] left on the device, which a GPU is not waited for.
+
+    `draws` fp64 [num_draws, 6], contiguous, as `Draw` names their columns; `is_restricted` if one of them may exclude
+    tokens.
+    """
+    if _is_on_gpu(logits):
+        from kernels.triton import sampling as gpu
+
+        drawn: torch.Tensor = gpu.draw_rows(logits, draws, is_restricted=is_restricted)
+        return drawn
+    best, token_ids = greedy(logits)
+    is_finite = best.isfinite().tolist()
+    known = [Draw(int(row), int(top_k), *others) for row, top_k, *others in draws.tolist()]
+    token_ids = token_ids[draws[:, 0].long()]  # of a row that is not finite, which cannot be drawn from
+    places = [i for i, each in enumerate(known) if is_finite[each.row]]
+    token_ids[places] = torch.tensor(draw_many(logits, [known[i] for i in places]), dtype=torch.int64)
+    return token_ids
 
 
 def draw(
@@ -141,3 +165,15 @@ def _nucleus_edge(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
     mass = ordered.cumsum(dim=-1, dtype=torch.float64)
     last = (mass < top_p).sum().clamp_max(len(ordered) - 1)
     return ordered[last]
+
+
+def _backend(logits: torch.Tensor) -> ModuleType | None:
+    if _is_on_gpu(logits):
+        from kernels.triton import sampling as gpu  # Triton is there where a GPU is
+
+        return gpu
+    return cpu if cpu.takes(logits) else None
+
+
+def _is_on_gpu(logits: torch.Tensor) -> bool:
+    return logits.is_cuda

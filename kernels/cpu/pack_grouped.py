@@ -62,16 +62,24 @@ def pack_q6_k(
 
 
 def quantize_int4(weight: torch.Tensor, *, is_gated: bool = False) -> PackedMatrix:
-    """`weight` [n, k] rounded to 4 bits in groups of 32 columns, each with the scale of least squared error found."""
+    """`weight` [n, k] as `round_int4` rounds it."""
     num_rows, num_columns = weight.shape
-    weight = functional.pad(weight, (0, -num_columns % GROUP))
-    rows = max(1, ROUNDED_AT_ONCE // num_columns)
-    chunks = [_round_groups(chunk.float().view(len(chunk), -1, GROUP)) for chunk in torch.split(weight, rows)]
-    quants, scales = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+    quants, scales = round_int4(functional.pad(weight, (0, -num_columns % GROUP)))
     packed = pack_scaled(quants, scales, bits=4, is_gated=is_gated)
     return PackedMatrix(
         packed.format, packed.data, num_rows, num_columns, packed.padded_rows, packed.padded_columns, is_gated
     )
+
+
+def round_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(quants uint8 [n, k] from 0 to 15, scales fp32 [n, k / 32]) of `weight` [n, k], about scales * (quants - 8).
+
+    Groups are 32 columns, each with the scale of least squared error found.
+    """
+    rows = max(1, ROUNDED_AT_ONCE // weight.shape[1])
+    chunks = [_round_groups(chunk.float().view(len(chunk), -1, GROUP)) for chunk in torch.split(weight, rows)]
+    quants, scales = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+    return quants, scales
 
 
 def _round_groups(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import sampling
 from kernels.draw import Draw
+from kernels.triton.restrict import NUM_FACTS, find_floors
 
 CHUNK = 4096
 
@@ -49,23 +49,40 @@ def _find_best_of_rows(values_ptr, ids_ptr, best_ptr, best_ids_ptr, num_chunks, 
 
 
 @triton.jit
-def _weigh_chunk(logits_ptr, stride, draws_ptr, draw, chunk, vocab_size, CHUNK: tl.constexpr):
+def _weigh_chunk(
+    logits_ptr, stride, draws_ptr, floors_ptr, draw, chunk, vocab_size, NUM_FACTS: tl.constexpr, CHUNK: tl.constexpr
+):
     """(token ids, their masses fp64, the chunk's largest logit): masses relative to the chunk's largest."""
-    row = tl.load(draws_ptr + draw * 3).to(tl.int64)
-    temperature = tl.load(draws_ptr + draw * 3 + 1).to(tl.float32)
+    row = tl.load(draws_ptr + draw * NUM_FACTS).to(tl.int64)
+    temperature = tl.load(draws_ptr + draw * NUM_FACTS + 2).to(tl.float32)
+    floor = tl.load(floors_ptr + draw)
     token_ids = chunk * CHUNK + tl.arange(0, CHUNK)
     is_inside = token_ids < vocab_size
     logits = tl.load(logits_ptr + row * stride + token_ids, mask=is_inside, other=float("-inf")).to(tl.float32)
     largest = tl.max(logits, axis=0)
     # Where a chunk has nothing but -inf, a difference would be NaN.
-    masses = tl.where(logits == float("-inf"), 0.0, tl.exp((logits - largest) / temperature))
+    has_mass = (logits > float("-inf")) & (logits >= floor)
+    masses = tl.where(has_mass, tl.exp((logits - largest) / temperature), 0.0)
     return token_ids, masses.to(tl.float64), largest
 
 
 @triton.jit
-def _weigh_chunks(logits_ptr, draws_ptr, masses_ptr, largest_ptr, stride, vocab_size, num_chunks, CHUNK: tl.constexpr):
+def _weigh_chunks(
+    logits_ptr,
+    draws_ptr,
+    floors_ptr,
+    masses_ptr,
+    largest_ptr,
+    stride,
+    vocab_size,
+    num_chunks,
+    NUM_FACTS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     draw, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    _, masses, largest = _weigh_chunk(logits_ptr, stride, draws_ptr, draw, chunk, vocab_size, CHUNK)
+    _, masses, largest = _weigh_chunk(
+        logits_ptr, stride, draws_ptr, floors_ptr, draw, chunk, vocab_size, NUM_FACTS, CHUNK
+    )
     tl.store(masses_ptr + draw * num_chunks + chunk, tl.sum(masses, axis=0))
     tl.store(largest_ptr + draw * num_chunks + chunk, largest)
 
@@ -89,18 +106,20 @@ def _invert(masses, target, indices, is_inside):
 def _draw_tokens(
     logits_ptr,
     draws_ptr,
+    floors_ptr,
     masses_ptr,
     largest_ptr,
     token_ids_ptr,
     stride,
     vocab_size,
     num_chunks,
+    NUM_FACTS: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):
     draw = tl.program_id(0).to(tl.int64)
-    temperature = tl.load(draws_ptr + draw * 3 + 1).to(tl.float32)
-    uniform = tl.load(draws_ptr + draw * 3 + 2)
+    temperature = tl.load(draws_ptr + draw * NUM_FACTS + 2).to(tl.float32)
+    uniform = tl.load(draws_ptr + draw * NUM_FACTS + 5)
     chunks = tl.arange(0, CHUNKS)
     is_inside = chunks < num_chunks
     masses = tl.load(masses_ptr + draw * num_chunks + chunks, mask=is_inside, other=0.0)
@@ -110,7 +129,9 @@ def _draw_tokens(
     target = uniform * tl.sum(masses, axis=0)
     chunk, before = _invert(masses, target, chunks, is_inside)
     scale = tl.sum(tl.where(chunks == chunk, scales, 0.0), axis=0)
-    ids, chunk_masses, _ = _weigh_chunk(logits_ptr, stride, draws_ptr, draw, chunk, vocab_size, CHUNK)
+    ids, chunk_masses, _ = _weigh_chunk(
+        logits_ptr, stride, draws_ptr, floors_ptr, draw, chunk, vocab_size, NUM_FACTS, CHUNK
+    )
     token_id, _ = _invert(chunk_masses, (target - before) / scale, ids, ids < vocab_size)
     tl.store(token_ids_ptr + draw, token_id.to(tl.int64))
 
@@ -136,49 +157,45 @@ def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def draw_many(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
-    """A token id for each draw from logits [num_rows, vocab_size]: what `sampling.draw` makes of it, but for rounding.
+    """A token id for each draw from logits [num_rows, vocab_size]: what `sampling.draw` gives, but for rounding."""
+    if not draws:
+        return []
+    facts = torch.tensor(draws, dtype=torch.float64).to(logits.device)  # one copy
+    token_ids: list[int] = draw_rows(logits, facts, is_restricted=any(draw.is_restricted for draw in draws)).tolist()
+    return token_ids
 
-    Draws that exclude tokens are made one by one, in PyTorch.
+
+def draw_rows(logits: torch.Tensor, draws: torch.Tensor, *, is_restricted: bool) -> torch.Tensor:
+    """Token ids int64 [num_draws] from logits [num_rows, vocab_size]; nothing waits for the device.
+
+    `draws` fp64 [num_draws, 6], contiguous, as `Draw` names their columns; `is_restricted` if one of them may exclude
+    tokens.
     """
-    token_ids = torch.empty(len(draws), dtype=torch.int64, device=logits.device)
-    plain = []
-    for i, draw in enumerate(draws):
-        if draw.top_k > 0 or draw.top_p < 1.0 or draw.min_p > 0.0:
-            row, top_k, temperature, top_p, min_p, uniform = draw
-            token_ids[i] = sampling.draw(
-                logits[row], temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, uniform=uniform
-            )[0]
-        else:
-            plain.append(i)
-    if plain:
-        token_ids[plain] = _draw_plain(logits, [draws[i] for i in plain])
-    return token_ids.tolist()
-
-
-def _draw_plain(logits: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
-    """Token ids int64 [num_draws] of draws that exclude nothing."""
-    vocab_size = logits.shape[1]
+    num_draws, vocab_size = len(draws), logits.shape[1]
+    assert draws.shape == (num_draws, NUM_FACTS) and draws.is_contiguous()
     assert logits.stride(1) == 1, "rows are contiguous"
+    token_ids = logits.new_empty(num_draws, dtype=torch.int64)
+    if num_draws == 0:
+        return token_ids
     num_chunks = triton.cdiv(vocab_size, CHUNK)
-    facts = torch.tensor([(draw.row, draw.temperature, draw.uniform) for draw in draws], dtype=torch.float64)
-    facts = facts.to(logits.device)  # one copy
-    masses = logits.new_empty(len(draws), num_chunks, dtype=torch.float64)
-    largest = logits.new_empty(len(draws), num_chunks, dtype=torch.float32)
-    token_ids = logits.new_empty(len(draws), dtype=torch.int64)
-    _weigh_chunks[(len(draws), num_chunks)](
-        logits, facts, masses, largest, logits.stride(0), vocab_size, num_chunks, CHUNK=CHUNK, num_warps=8
+    floors = find_floors(logits, draws) if is_restricted else logits.new_full((num_draws,), -torch.inf)
+    masses = logits.new_empty(num_draws, num_chunks, dtype=torch.float64)
+    largest = logits.new_empty(num_draws, num_chunks, dtype=torch.float32)
+    common = {"NUM_FACTS": NUM_FACTS, "CHUNK": CHUNK, "num_warps": 8}
+    _weigh_chunks[(num_draws, num_chunks)](
+        logits, draws, floors, masses, largest, logits.stride(0), vocab_size, num_chunks, **common
     )
-    _draw_tokens[(len(draws),)](
+    _draw_tokens[(num_draws,)](
         logits,
-        facts,
+        draws,
+        floors,
         masses,
         largest,
         token_ids,
         logits.stride(0),
         vocab_size,
         num_chunks,
-        CHUNK=CHUNK,
         CHUNKS=triton.next_power_of_2(num_chunks),
-        num_warps=8,
+        **common,
     )
     return token_ids

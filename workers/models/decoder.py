@@ -40,7 +40,7 @@ class Decoder(ABC):
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config = config
-        self.embed_tokens = weights.matrix("model.embed_tokens.weight")
+        self.embed_tokens = weights.table("model.embed_tokens.weight")
         self.layers = [self.make_layer(weights, layer) for layer in range(config.num_layers)]
         self.norm = weights.norm("model.norm.weight", config.norm_offset)
         self.lm_head = self.embed_tokens if config.is_tied else weights.matrix("lm_head.weight")

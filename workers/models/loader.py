@@ -8,6 +8,7 @@ import torch
 
 from workers.models.config import read_config, read_json
 from workers.models.decoder import Decoder
+from workers.models.device_weights import DeviceWeights
 from workers.models.errors import ModelNotFound
 from workers.models.gemma3 import Gemma3Model
 from workers.models.gguf import convert_card, convert_weights, open_weights
@@ -34,19 +35,26 @@ MODELS: dict[str, type[Decoder]] = {
 
 
 def load_model(
-    path: Path, *, cache_dir: Path, dtype: torch.dtype, device: torch.device | str, packing: str | None = None
+    path: Path,
+    *,
+    cache_dir: Path,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    packing: str | None = None,
+    quantization: str | None = None,
 ) -> Decoder:
     """The model at `path`, a checkpoint directory or a GGUF file.
 
     With `packing`, one of `workers.models.packings`, its weights are packed for the CPU kernels, into `cache_dir` once:
-    for a `RecordedModel`. Without it a GGUF file's are dequantized, into that directory too.
+    for a `RecordedModel`. Without it a GGUF file's are dequantized, into that directory too. `quantization` is for the
+    kernels of a GPU, as `DeviceWeights` takes it; without both all weights are floats.
     """
     directory = convert_card(path, cache_dir) if path.is_file() else path
     config = read_config(directory)
     make = partial(MODELS[config.family], config)
     unused = ["lm_head.weight"] if config.is_tied else []
     if packing is None:
-        weights = Weights(_checkpoint(path, directory, dtype), dtype=dtype, device=device)
+        weights = _weights(_checkpoint(path, directory, dtype), quantization, dtype=dtype, device=device)
         model = make(weights)
         weights.refuse_unread(unused=unused)
     else:
@@ -58,6 +66,14 @@ def load_model(
         model.packed = packed
     log.info("model loaded", extra={"architecture": config.architecture, "dtype": str(dtype)})
     return model
+
+
+def _weights(
+    checkpoint: Checkpoint, quantization: str | None, *, dtype: torch.dtype, device: torch.device | str
+) -> Weights:
+    if quantization is None:
+        return Weights(checkpoint, dtype=dtype, device=device)
+    return DeviceWeights(checkpoint, dtype=dtype, device=device, quantization=quantization)
 
 
 def _checkpoint(path: Path, directory: Path, dtype: torch.dtype | None) -> Checkpoint:

@@ -53,14 +53,15 @@ class Weights:
         A name without one is of a tensor of all of them, [num_experts, rows, columns].
         """
         each = self._read_experts(num_experts, names)
-        return torch.stack([self._plain(weights) for weights in each])
+        return torch.stack([self._floats(weights) for weights in each])
+
+    def table(self, name: str) -> Weight:
+        """A matrix whose rows are looked up by number, and which a linear layer may share: [rows, columns]."""
+        return self.matrix(name)
 
     def plain(self, *names: str) -> torch.Tensor:
         """The same for kernels that take no packed weights, or of biases."""
-        return self._plain([self._read(name) for name in names])
-
-    def _plain(self, weights: Iterable[StoredWeight]) -> torch.Tensor:
-        return torch.cat([weight.floats().to(self.dtype) for weight in weights]).to(self.device)
+        return self._floats(self._read(name) for name in names)
 
     def norm(self, name: str, offset: float = 0.0) -> torch.Tensor:
         """A norm's multipliers in fp32, `offset` added to what is stored."""
@@ -83,6 +84,9 @@ class Weights:
             raise BadCheckpoint(f"{', '.join(names)}: not of {num_experts} experts, which the config has")
         for tensors in zip(*stacked, strict=True):
             yield [in_floats(tensor) for tensor in tensors]
+
+    def _floats(self, weights: Iterable[StoredWeight]) -> torch.Tensor:
+        return torch.cat([weight.floats().to(self.dtype) for weight in weights]).to(self.device)
 
     def _read(self, name: str) -> StoredWeight:
         if name not in self._names:
