@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     chat_template: str | None = Field(None, description="Jinja2 chat template, or a file that holds one.")
     dtype: str = Field("auto", pattern="^(auto|float32|bfloat16|float16)$", description="Weights and KV cache.")
     quantization: str | None = Field(
-        None, pattern="^(int8|int4)$", description="Quantize the weights when they are loaded, on a CPU."
+        None, pattern="^(int8|int4)$", description="Quantize the weights when they are loaded."
     )
     max_model_len: int | None = Field(None, ge=16, description="Longest prompt plus output, in tokens.")
     max_num_seqs: int = Field(32, ge=1, le=4096, description="Seats: sequences in the running batch.")
@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     host_cache_gb: float = Field(0, ge=0, description="Host memory for KV blocks that leave the cache.")
     disk_cache_gb: float = Field(0, ge=0, description="Disk for those that leave that, in the data directory.")
     cache_policy: Literal["lru", "frequency"] = Field("lru", description="Which blocks these two keep.")
-    overlap: bool = Field(False, description="Plan a step while the one before computes.")
+    overlap: bool = Field(False, description="Plan a step while the one before computes; on a GPU always.")
 
     drain_seconds: float = Field(30, ge=0, description="How long a stopping worker finishes jobs before handing back.")
     lease_seconds: float = Field(30, gt=0, description="A worker unheard of for this long loses its jobs.")

@@ -90,6 +90,7 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
     from workers.engine.build import build_engine
     from workers.models.card import read_card
     from workers.models.loader import load_model
+    from workers.models.packings import AS_STORED
     from workers.models.recorded import can_be_recorded
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -114,10 +115,19 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
     tokenizer = Tokenizer.load(model_card.tokenizer_path.resolve())
     if device.type == "cpu" and library() is None:
         log.warning(NO_KERNELS)
-    packing = (settings.quantization or "bf16") if can_be_recorded(model_card.config, dtype, device) else None
-    if packing is None and settings.quantization:
-        raise LoadFailed("HEADRACE_QUANTIZATION needs the CPU kernels, dtype bfloat16 and heads of a multiple of 32")
-    decoder = load_model(path, cache_dir=cache_dir, dtype=dtype, device=device, packing=packing)
+    quantization = settings.quantization or AS_STORED
+    packing = quantization if can_be_recorded(model_card.config, dtype, device) else None
+    has_experts = any(model_card.config.experts)
+    if packing is None and (device.type == "cpu" or has_experts):
+        _refuse_quantization(settings)
+    decoder = load_model(
+        path,
+        cache_dir=cache_dir,
+        dtype=dtype,
+        device=device,
+        packing=packing,
+        quantization=None if device.type == "cpu" else quantization,
+    )
     model = decoder if packing is None or has is None else _recorded(decoder, has)
     if has is None:
         memory = torch.cuda.mem_get_info
@@ -128,9 +138,19 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
         num_blocks = capacity.blocks_that_fit(free, total, share=share, bytes_per_block=bytes_per_block)
         has = resolve_capacity(num_blocks=num_blocks)
         on_card(_card(settings, model_card, has, dtype))
-    config = _engine_config(settings, has, model_card)
-    engine = build_engine(config, model, device=device, dtype=dtype, weights=_weights(path), clock=clock)
+    config = _engine_config(settings, has, model_card, is_overlapping=settings.overlap or device.type != "cpu")
+    engine = build_engine(
+        config, model, device=device, dtype=dtype, weights=_weights(path), has_graphs=not has_experts, clock=clock
+    )
     return LoadedModel(engine, tokenizer, is_shared=settings.prefix_cache_scope == "all")
+
+
+def _refuse_quantization(settings: Settings) -> None:
+    if settings.quantization:
+        raise LoadFailed(
+            "HEADRACE_QUANTIZATION needs, on a CPU, the CPU kernels, dtype bfloat16 and heads of a multiple of 32, "
+            "and on a GPU a model without experts"
+        )
 
 
 def _recorded(decoder: "Decoder", has: Capacity) -> "RecordedModel":
@@ -193,7 +213,7 @@ def _chat_template(settings: Settings, model_card: "ModelCard") -> str | None:
     return settings.chat_template if is_template else Path(settings.chat_template).read_text()
 
 
-def _engine_config(settings: Settings, has: Capacity, model_card: "ModelCard") -> EngineConfig:
+def _engine_config(settings: Settings, has: Capacity, model_card: "ModelCard", *, is_overlapping: bool) -> EngineConfig:
     disk_bytes = int(settings.disk_cache_gb * capacity.GIB)
     return EngineConfig(
         max_num_seqs=has.max_num_seqs,
@@ -214,7 +234,7 @@ def _engine_config(settings: Settings, has: Capacity, model_card: "ModelCard") -
         host_policy=settings.cache_policy,
         disk_path=settings.data_dir / "kv-cache" if disk_bytes else None,
         disk_bytes=disk_bytes,
-        is_overlapping=settings.overlap,
+        is_overlapping=is_overlapping,
     )
 
 

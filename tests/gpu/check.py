@@ -1,7 +1,8 @@
 """`python -m tests.gpu.check`: whether every Triton kernel is right on this GPU, and how fast; under 8 minutes.
 
-Needs a GPU, torch and triton, for the engine also safetensors and numpy, and no network. The table goes to stdout and a
-file. With `--tiny` it runs through Triton's interpreter on a CPU, which shows that the script works and nothing else.
+Needs a GPU, torch and triton, for the engine also safetensors, gguf and numpy, and no network. The table goes to
+stdout and a file. With `--tiny` it runs on a CPU, through Triton's interpreter and with a stand-in for CUDA's graphs,
+which shows that the script works and nothing else.
 """
 
 import argparse
@@ -18,9 +19,12 @@ NEEDS = """\
 no GPU that PyTorch can use was found. This check needs:
   a GPU with bfloat16 (Ampere or newer) and its driver
   torch built for CUDA, and triton
-  safetensors and numpy, for the engine's part
+  safetensors, gguf and numpy, for the engine's part
 `python -m tests.gpu.check --tiny` runs it through Triton's interpreter on a CPU."""
-ENGINE_MODULES = {"safetensors", "numpy"}
+ENGINE_MODULES = {"safetensors", "numpy", "gguf"}
+# Share of equal tokens. Activations half-way between two of int8's steps may be rounded to either.
+LEAST_EQUAL = {"fp32": 1.0, "int8": 0.8, "int4": 1.0}
+LOAD_SHARES = (0.4, 0.2, 0.2, 0.2)  # of the seconds: bf16, without graphs, int8, int4
 
 
 def main() -> int:
@@ -68,30 +72,49 @@ def check_kernels(table: Table, *, is_tiny: bool) -> bool:
 
 
 def check_engine(table: Table, *, is_tiny: bool, seconds: float) -> bool:
-    """Whether the engine gives the CPU's tokens on the device; and how many it gives a second."""
+    """Whether the engine gives the CPU's tokens on the device, in every weight format; and how many a second."""
     try:
-        from tests.gpu import engine_runs
+        from tests.gpu import engine_runs  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name not in ENGINE_MODULES:
             raise
         table.section(f"The engine did not run: there is no {error.name}", [])
         return True
+    table.section("The engine, with slots, graphs and overlap", ["run", "result"])
+    is_good = _check_tokens(table, "cpu" if is_tiny else "cuda")
+    _time_loads(table, is_tiny=is_tiny, seconds=seconds)
+    return is_good
+
+
+def _check_tokens(table: Table, device: str) -> bool:
+    from tests.gpu.engine_runs import Variant, compare
+
+    is_good = True
+    for weights, least in LEAST_EQUAL.items():
+        num_equal, num_tokens = compare(Variant(device, *([] if weights == "fp32" else [weights])))
+        is_enough = num_equal >= least * num_tokens
+        counts = f"{num_equal} of {num_tokens}"
+        table.row(f"tiny Qwen3, {weights}, tokens equal to the CPU's", counts if is_enough else f"**{counts}**")
+        is_good &= is_enough
+    return is_good
+
+
+def _time_loads(table: Table, *, is_tiny: bool, seconds: float) -> None:
+    from tests.gpu.engine_runs import QWEN3_0_6B, TINY, Load, Variant, run_load
+
     device = "cpu" if is_tiny else "cuda"
-    num_equal, num_tokens = engine_runs.compare(device)
-    table.section("The engine", ["run", "result"])
-    table.row("tiny Qwen3 in fp32, tokens equal to the CPU's", f"{num_equal} of {num_tokens}")
-    shape = engine_runs.TINY if is_tiny else engine_runs.QWEN3_0_6B
-    load = engine_runs.Load(num_sequences=4, shortest=5, longest=12) if is_tiny else engine_runs.Load()
-    result = engine_runs.run_load(shape, load, device, seconds=seconds)
-    table.row(f"{load}, {shape.name}", result)
-    return num_equal == num_tokens
+    shape = TINY if is_tiny else QWEN3_0_6B
+    load = Load(num_sequences=4, shortest=5, longest=12) if is_tiny else Load()
+    variants = [Variant(device), Variant(device, has_graphs=False), Variant(device, "int8"), Variant(device, "int4")]
+    for variant, share in zip(variants, LOAD_SHARES, strict=True):
+        table.row(f"{load}, {shape.name}, {variant}", run_load(shape, load, variant, seconds=share * seconds))
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="small shapes, interpreted on the CPU")
     parser.add_argument("--output", type=Path, default=Path("gpu_check.md"), help="where the table goes")
-    parser.add_argument("--seconds", type=float, default=150.0, help="after which the engine's load is cut short")
+    parser.add_argument("--seconds", type=float, default=200.0, help="after which the engine's loads are cut short")
     return parser.parse_args()
 
 

@@ -10,12 +10,15 @@ from pathlib import Path
 import torch
 
 from kernels import attention_block_size, default_dtype
-from tests.gpu.random_weights import RandomWeights
+from tests.gpu.random_weights import RandomCheckpoint
+from tests.workers.engine.host_accelerator import HostAccelerator
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.sequence import SamplingParams, Sequence
 from workers.models.config import ModelConfig, read_config
+from workers.models.device_weights import DeviceWeights
+from workers.models.packings import AS_STORED
 from workers.models.qwen3 import Qwen3Model
 
 MEMORY_SHARE = 0.85  # of what is free, for the KV cache
@@ -75,15 +78,30 @@ class Load:
         return f"{self.num_sequences} sequences, {self.shortest} to {self.longest} tokens in and out"
 
 
-def compare(device: str) -> tuple[int, int]:
-    """(tokens that are the same, tokens) of prompts together in fp32 on `device` and one at a time on the CPU."""
-    together = _compared_tokens("all", device)
-    alone = [_compared_tokens(str(i), "cpu", only=i)[0] for i in range(len(COMPARED_PROMPTS))]
+@dataclass(frozen=True)
+class Variant:
+    """How a model is run."""
+
+    device: str
+    quantization: str = AS_STORED
+    has_graphs: bool = True
+    is_plain: bool = False  # by the CPU's runner, without slots, graphs and overlap
+
+    def __str__(self) -> str:
+        weights = "bf16" if self.quantization == AS_STORED else self.quantization
+        return weights if self.has_graphs else f"{weights} without graphs"
+
+
+def compare(variant: Variant) -> tuple[int, int]:
+    """(tokens that are the same, tokens) of prompts together in fp32 and one at a time by the CPU's runner."""
+    together = _compared_tokens("all", variant)
+    plain = Variant("cpu", variant.quantization, is_plain=True)
+    alone = [_compared_tokens(str(i), plain, only=i)[0] for i in range(len(COMPARED_PROMPTS))]
     pairs = [pair for ours, theirs in zip(together, alone, strict=True) for pair in zip(ours, theirs, strict=True)]
     return sum(ours == theirs for ours, theirs in pairs), len(pairs)
 
 
-def run_load(shape: Shape, load: Load, device: str, *, seconds: float) -> str:
+def run_load(shape: Shape, load: Load, variant: Variant, *, seconds: float) -> str:
     """What the engine makes of `load`, cut short after `seconds`."""
     rng = random.Random(0)
     lengths = [
@@ -91,8 +109,8 @@ def run_load(shape: Shape, load: Load, device: str, *, seconds: float) -> str:
         for _ in range(load.num_sequences)
     ]
     num_tokens = sum(map(sum, lengths))
-    dtype = default_dtype(device)
-    engine = _make_engine(shape, device, dtype, num_tokens=num_tokens, num_sequences=load.num_sequences)
+    dtype = default_dtype(variant.device)
+    engine = _make_engine(shape, variant, dtype, num_tokens=num_tokens, num_sequences=load.num_sequences)
     _run(engine, [_sequence("warm", [1] * 64, max_tokens=8, temperature=0.6)], seconds=seconds)
     sequences = [
         _sequence(
@@ -110,11 +128,11 @@ def run_load(shape: Shape, load: Load, device: str, *, seconds: float) -> str:
     return f"{num_output:,} tokens in {took:.1f} s: {num_output / took:,.0f} a second{note}"
 
 
-def _compared_tokens(name: str, device: str, *, only: int | None = None) -> list[list[int]]:
+def _compared_tokens(name: str, variant: Variant, *, only: int | None = None) -> list[list[int]]:
     rng = random.Random(1)
     prompts = [[rng.randrange(TINY.vocab_size) for _ in range(num)] for num in COMPARED_PROMPTS]
     chosen = prompts if only is None else [prompts[only]]
-    engine = _make_engine(TINY, device, torch.float32, num_tokens=4096, num_sequences=8, token_budget=64)
+    engine = _make_engine(TINY, variant, torch.float32, num_tokens=4096, num_sequences=8, token_budget=64)
     sequences = [
         _sequence(f"{name}-{i}", prompt, max_tokens=NUM_COMPARED_TOKENS, temperature=0.0)
         for i, prompt in enumerate(chosen)
@@ -126,16 +144,18 @@ def _compared_tokens(name: str, device: str, *, only: int | None = None) -> list
 
 def _make_engine(
     shape: Shape,
-    device: str,
+    variant: Variant,
     dtype: torch.dtype,
     *,
     num_tokens: int,
     num_sequences: int,
     token_budget: int = TOKEN_BUDGET,
 ) -> Engine:
-    """With blocks for all of `num_tokens`, or as many as fit."""
-    config, block_size = shape.config(), attention_block_size(device)
-    model = Qwen3Model(config, RandomWeights(config, shape.inner, dtype=dtype, device=device))
+    """With blocks for all of `num_tokens`, or as many as fit. On a CPU in a GPU's place all is done as there."""
+    config, device = shape.config(), variant.device
+    checkpoint = RandomCheckpoint(config, shape.inner)
+    weights = DeviceWeights(checkpoint, dtype=dtype, device=device, quantization=variant.quantization)
+    model, block_size = Qwen3Model(config, weights), attention_block_size(device)
     num_blocks = num_tokens // block_size + num_sequences
     if device == "cuda":
         block_bytes = shape.num_layers * 2 * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
@@ -150,8 +170,12 @@ def _make_engine(
         eos_token_ids=frozenset(),
         aging_threshold_seconds=30.0,
         aging_boost=0.5,
+        is_overlapping=not variant.is_plain,
     )
-    return build_engine(engine_config, model, device=device, dtype=dtype)
+    accelerator = HostAccelerator() if device == "cpu" and not variant.is_plain else None
+    return build_engine(
+        engine_config, model, device=device, dtype=dtype, accelerator=accelerator, has_graphs=variant.has_graphs
+    )
 
 
 def _sequence(id: str, prompt_ids: list[int], *, max_tokens: int, temperature: float) -> Sequence:

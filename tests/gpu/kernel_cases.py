@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels import reference
-from kernels.triton import activation, copy_blocks, embedding, norms, rotary, store_kv
+from kernels.triton import activation, copy_blocks, embedding, norms, rotary
 from tests.gpu.attention_cases import attention_cases
 from tests.gpu.matmul_cases import matmul_cases
 from tests.gpu.measure import Case
@@ -124,17 +124,6 @@ def _rotary_cases(sizes: Sizes) -> Iterator[Case]:
 def _cache_cases(sizes: Sizes) -> Iterator[Case]:
     num_blocks = sizes.rows // sizes.block_size + 3
     shape = (num_blocks, 2, sizes.block_size, sizes.num_kv_heads, sizes.head_dim)
-    ours, theirs = torch.zeros(2, *shape, dtype=sizes.dtype)
-    k, v = torch.randn(2, sizes.rows, sizes.num_kv_heads, sizes.head_dim).to(sizes.dtype)
-    slots = torch.randperm(num_blocks * sizes.block_size)[: sizes.rows]
-    yield Case(
-        "store_kv",
-        f"{sizes.rows} x 2 x {sizes.num_kv_heads} x {sizes.head_dim}",
-        run=lambda: (store_kv.store_kv(k, v, ours, slots), (ours,))[1],
-        reference=lambda: (reference.store_kv(k, v, theirs, slots), (theirs,))[1],
-        exact=lambda: (reference.store_kv(k, v, theirs, slots), (theirs,))[1],
-        num_bytes=4 * k.nbytes,
-    )
     source, target = torch.randn(2, *shape).to(sizes.dtype)
     pairs = [(i, num_blocks - 1 - i) for i in range(num_blocks)]
     yield Case(

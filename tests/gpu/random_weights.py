@@ -6,18 +6,10 @@ import torch
 
 from workers.models.config import ModelConfig
 from workers.models.stored import StoredWeight, in_floats
-from workers.models.weights import Weights
-
-
-class RandomWeights(Weights):
-    """A dense Qwen3's tensors: noise of unit gain, each a function of its name alone, the same on every device."""
-
-    def __init__(self, config: ModelConfig, inner: int, *, dtype: torch.dtype, device: str) -> None:
-        super().__init__(RandomCheckpoint(config, inner), dtype=dtype, device=device)
 
 
 class RandomCheckpoint:
-    """Makes a tensor whenever it is read."""
+    """A dense Qwen3's tensors: noise of unit gain, each a function of its name alone, made whenever it is read."""
 
     def __init__(self, config: ModelConfig, inner: int) -> None:
         hidden = config.hidden_size

@@ -7,12 +7,14 @@ import torch
 
 from kernels.draw import Draw
 from kernels.triton import sampling
+from kernels.triton.restrict import find_floors
 from tests.gpu.measure import Case
 
 if TYPE_CHECKING:
     from tests.gpu.kernel_cases import Sizes
 
 TEMPERATURE = 0.6
+TOP_P = 0.9
 ROUNDING = 1e-5  # of fp32 masses beside fp64 ones
 
 
@@ -40,6 +42,16 @@ def sampling_cases(sizes: "Sizes") -> Iterator[Case]:
         timed=lambda: sampling.draw_many(logits, draws),
         num_bytes=logits.nbytes,
     )
+    facts = torch.tensor([draw._replace(top_p=TOP_P) for draw in draws], dtype=torch.float64)
+    yield Case(
+        f"find_floors, top-p {TOP_P}",
+        shape,
+        run=lambda: (_are_least(logits, find_floors(logits, facts)),),
+        reference=lambda: (all_right,),
+        exact=lambda: (all_right,),
+        timed=lambda: find_floors(logits, facts),
+        num_bytes=logits.nbytes,
+    )
 
 
 def _are_right(logits: torch.Tensor, uniforms: list[float], token_ids: list[int]) -> torch.Tensor:
@@ -51,3 +63,10 @@ def _are_right(logits: torch.Tensor, uniforms: list[float], token_ids: list[int]
     before = torch.where(ids > 0, mass[rows, (ids - 1).clamp(min=0)], 0.0)
     targets = torch.tensor(uniforms, dtype=torch.float64, device=device)
     return (before - ROUNDING <= targets) & (targets <= after + ROUNDING)
+
+
+def _are_least(logits: torch.Tensor, floors: torch.Tensor) -> torch.Tensor:
+    """Whether what is at least each floor has a mass of TOP_P, and what is above it has not, bool [num_rows]."""
+    mass = (logits.double() / TEMPERATURE).softmax(1)
+    kept, above = ((mass * is_kept).sum(1) for is_kept in (logits >= floors[:, None], logits > floors[:, None]))
+    return (kept >= TOP_P - ROUNDING) & (above < TOP_P + ROUNDING)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 KERNELS = [
-    *("rms_norm", "add_rms_norm", "silu_and_mul", "gelu_and_mul", "embedding", "rotate_and_store", "store_kv"),
+    *("rms_norm", "add_rms_norm", "silu_and_mul", "gelu_and_mul", "embedding", "rotate_and_store"),
     *("copy_blocks", "paged_attention, decode", "paged_attention, chunk", "quantize_rows", "int8_linear"),
-    *("int4_linear, groups of 32", "int4_linear, groups of 128", "greedy", "draw_many"),
+    *("int4_linear, groups of 32", "int4_linear, groups of 128", "greedy", "draw_many", "find_floors"),
 ]
 
 
@@ -28,7 +28,10 @@ def test_tiny_check_finds_every_kernel_right_and_writes_its_table(tmp_path: Path
     assert table == done.stdout
     for kernel in KERNELS:
         assert f"| {kernel}" in table
-    assert "tokens equal to the CPU's | 120 of 120 |" in table
+    for weights in ("fp32", "int8", "int4"):
+        assert f"{weights}, tokens equal to the CPU's | 120 of 120 |" in table
+    for variant in ("bf16", "bf16 without graphs", "int8", "int4"):
+        assert f"a tiny shape, {variant} | " in table
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it would run for minutes")

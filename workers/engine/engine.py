@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from workers.engine.batch import Batch
 from workers.engine.block_manager import BlockManager
-from workers.engine.computing import Computing, Runner
+from workers.engine.computing import Runner, make_steps
 from workers.engine.config import EngineConfig
 from workers.engine.errors import EngineBroken
 from workers.engine.group import SequenceGroup
@@ -25,8 +25,8 @@ from workers.engine.step_time import StepTime
 class Engine:
     """A continuous-batching engine. One thread calls everything here; nothing blocks but the computing itself.
 
-    With `is_overlapping` a step is computed on a thread beside it, while the next one is planned and the caller uses
-    what the one before gave. The outputs are the same.
+    With `is_overlapping` a step is computed beside it, on another thread or a GPU, while the next one is planned and
+    the caller uses what the one before gave. The outputs are the same.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Engine:
         self.num_steps = 0
         self.last_retired_at = time.monotonic()  # or when work came to an idle engine: with work, its age is the health
         self._clock = clock  # Unix seconds, as in `Sequence.arrival`
-        self._computing = Computing(self._run, is_overlapping=config.is_overlapping)
+        observe, is_overlapping = self.step_time.observe, config.is_overlapping
+        self._computing = make_steps(runner, self._run, observe, is_overlapping=is_overlapping)
         self._flights: deque[Batch] = deque()  # what is being computed, the oldest first
         self._searches: dict[str, Search] = {}  # beam searches among them, by the same id
-        self._units: dict[
-            str, list[Sequence]
-        ] = {}  # living sequences by the id that the caller knows; a group's are the list that the group has
+        # Living sequences by the id that the caller knows; a group's are the list that the group has.
+        self._units: dict[str, list[Sequence]] = {}
 
     @property
     def has_work(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from kernels import copy_blocks
 from workers.engine.moves import Moves, MoveStats
 
 NUM_MEASURED = 8  # blocks copied there and back to learn the rate
@@ -57,8 +58,7 @@ class Mover:
         self._exchange_with_disk(moves)
         for block_id, slot in moves.offloads:
             self._host.blocks[slot].copy_(self._kv_cache[block_id], non_blocking=True)
-        for source, target in moves.copies:
-            self._kv_cache[target].copy_(self._kv_cache[source])
+        copy_blocks(self._kv_cache, self._kv_cache, moves.copies)
         for slot, block_id in moves.loads:
             self._kv_cache[block_id].copy_(self._host.blocks[slot], non_blocking=True)
         moves.is_done = True

@@ -56,15 +56,7 @@ class ModelRunner:
         """`disk` holds the blocks of the lowest tier; None: there is none."""
         self.model = model
         self.device = torch.device(device)
-        self.kv_cache = make_kv_cache(
-            num_blocks=config.num_blocks,
-            num_layers=model.config.num_layers,
-            block_size=config.block_size,
-            num_kv_heads=model.config.num_kv_heads,
-            head_dim=model.config.head_dim,
-            dtype=dtype,
-            device=self.device,
-        )
+        self.kv_cache = make_cache(model, config.num_blocks, config.block_size, dtype=dtype, device=self.device)
         self.mover = Mover(self.kv_cache, num_host_slots=config.host_blocks, disk=disk)
         self._eos_token_ids = config.eos_token_ids
         max_blocks = -(-config.max_model_len // config.block_size)
@@ -88,17 +80,7 @@ class ModelRunner:
         num_sampled = len(batch.sampled)
         samples = sample(logits[:num_sampled], batch.sampled, batch.output_indices, self._eos_token_ids)
         self._last_ids = [each.token_id for each in samples]
-        return Computed(samples, self._prompt_logprobs(logits[num_sampled:], batch))
-
-    def _prompt_logprobs(self, logits: torch.Tensor, batch: Batch) -> list[list[TokenLogprobs]]:
-        found, start = [], 0
-        for each in batch.prompt_rows:
-            num_top = each.sequence.params.prompt_logprobs
-            assert num_top is not None
-            token_ids = each.sequence.token_ids[each.first : each.first + len(each.rows)]
-            found.append(prompt_logprobs(logits[start : start + len(each.rows)], token_ids, num_top))
-            start += len(each.rows)
-        return found
+        return Computed(samples, prompt_logprobs_of(logits[num_sampled:], batch))
 
     def _attention_batch(self, batch: Batch, slot_mapping: torch.Tensor) -> AttentionBatch:
         self._update_block_tables(batch)
@@ -123,3 +105,30 @@ class ModelRunner:
         """One tensor per list, all of them copied to the device in one go."""
         joined = torch.tensor([value for values in lists for value in values], dtype=dtype, device=self.device)
         return joined.split_with_sizes(list(map(len, lists)))
+
+
+def prompt_logprobs_of(logits: torch.Tensor, batch: Batch) -> list[list[TokenLogprobs]]:
+    """For each of `batch.prompt_rows`: float32 logits [num_prompt_rows, vocab_size] of all of them, in order."""
+    found, start = [], 0
+    for each in batch.prompt_rows:
+        num_top = each.sequence.params.prompt_logprobs
+        assert num_top is not None
+        token_ids = each.sequence.token_ids[each.first : each.first + len(each.rows)]
+        found.append(prompt_logprobs(logits[start : start + len(each.rows)], token_ids, num_top))
+        start += len(each.rows)
+    return found
+
+
+def make_cache(
+    model: Model, num_blocks: int, block_size: int, *, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """The KV cache of a model, as `make_kv_cache` lays it out."""
+    return make_kv_cache(
+        num_blocks=num_blocks,
+        num_layers=model.config.num_layers,
+        block_size=block_size,
+        num_kv_heads=model.config.num_kv_heads,
+        head_dim=model.config.head_dim,
+        dtype=dtype,
+        device=device,
+    )

@@ -51,7 +51,7 @@ def _choose_together(
     token_ids: list[int | None] = [*best_ids]
     try:
         draws = [
-            _draw_of(row, sequence.params, output_index)
+            draw_of(row, sequence.params, output_index)
             for row, (sequence, output_index) in enumerate(zip(sequences, output_indices, strict=True))
             if is_finite[row] and not sequence.params.is_greedy and not is_adjusted(sequence, output_index)
         ]
@@ -89,11 +89,12 @@ def _choose(row: torch.Tensor, sequence: Sequence, output_index: int, eos_token_
         return None
     if sequence.params.is_greedy:
         return int(best_ids)
-    [token_id] = sampling.draw_many(row.unsqueeze(0), [_draw_of(0, sequence.params, output_index)])
+    [token_id] = sampling.draw_many(row.unsqueeze(0), [draw_of(0, sequence.params, output_index)])
     return token_id
 
 
-def _draw_of(row: int, params: SamplingParams, output_index: int) -> Draw:
+def draw_of(row: int, params: SamplingParams, output_index: int) -> Draw:
+    """How output token `output_index` is drawn from a row, unless it is greedy."""
     return Draw(
         row,
         params.top_k,
