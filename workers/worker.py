@@ -61,13 +61,7 @@ class EngineWorker:
         self._engine = make_engine(settings)
         self._redis = make_redis(settings)
         self._journals = directory_of(settings)
-        self.streamer = Streamer(
-            self._redis,
-            Journal(self._journals, self.held_jobs),
-            on_stale=self._drop,
-            is_ours=self._is_ours,
-            on_failure=on_failure,
-        )
+        self.streamer = self._make_streamer(on_failure)
         self.writer = Writer(self._engine, on_written=self._on_written, on_failure=on_failure)
         self.loop = EngineLoop(
             self._load,
@@ -76,8 +70,23 @@ class EngineWorker:
             on_ready=self._on_ready,
             on_failure=on_failure,
         )
-        self.lease = Lease(
-            settings,
+        self.lease = self._make_lease(name, on_failure)
+        self.puller = self._make_puller(deliver, on_failure)
+        self.pulse = Pulse(settings.lease_seconds, on_failure=on_failure)
+        self.listener = self._make_listener(on_failure)
+
+    def _make_streamer(self, on_failure: Callable[[BaseException], None]) -> Streamer:
+        return Streamer(
+            self._redis,
+            Journal(self._journals, self.held_jobs),
+            on_stale=self._drop,
+            is_ours=self._is_ours,
+            on_failure=on_failure,
+        )
+
+    def _make_lease(self, name: str, on_failure: Callable[[BaseException], None]) -> Lease:
+        return Lease(
+            self.settings,
             self._engine,
             name=name,
             held_jobs=self.held_jobs,
@@ -88,8 +97,12 @@ class EngineWorker:
             on_renewed=self._wake_puller,
             on_failure=on_failure,
         )
-        self.puller = Puller(
-            settings,
+
+    def _make_puller(
+        self, deliver: Callable[[list[HeldJob]], None], on_failure: Callable[[BaseException], None]
+    ) -> Puller:
+        return Puller(
+            self.settings,
             self._engine,
             self._redis,
             held_jobs=self.held_jobs,
@@ -100,10 +113,11 @@ class EngineWorker:
             hand_back=self._hand_back,
             on_failure=on_failure,
         )
-        self.pulse = Pulse(settings.lease_seconds, on_failure=on_failure)
-        self.listener = Listener(
+
+    def _make_listener(self, on_failure: Callable[[BaseException], None]) -> Listener:
+        return Listener(
             self._redis,
-            model=settings.served_name,
+            model=self.settings.served_name,
             lease=self.lease,
             on_wake=self.puller.wake,
             on_cancel=self._cancel_id,

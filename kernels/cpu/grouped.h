@@ -6,17 +6,12 @@
 // they are added up in float, group after group, by the same fused operations everywhere: so neither the number of rows
 // nor the instruction set changes a bit of a sum.
 #pragma once
-#include "int8.h"
+#include "epilogue.h"
+#include "scratch.h"
 
 namespace headrace {
 
-enum class Scratch { kActivations, kPanels };
-
-// At least `num_bytes` of this thread's memory for one purpose, on a cache line, kept for its next call.
-// In grouped_portable.cpp.
-uint8_t* grouped_scratch(Scratch purpose, int64_t num_bytes);
-
-// As in int8.h, each source file has its own of what follows.
+// As in epilogue.h, each source file has its own of what follows.
 namespace {
 
 constexpr int kPanelRows = 32;   // of the weight, packed together
@@ -141,15 +136,8 @@ inline void quantize_group(const uint16_t* x, Activations& y, int row) {
 
 // Writes rows of 32 columns of the result, the `unit`-th such, from sums of one panel or of a gated pair, side by side.
 inline void finish_rows(const LinearArguments& a, float* sums, int64_t row, int64_t num_rows, int64_t unit) {
-  const int num_sums = a.epilogue == kPlain ? kPanelRows : 2 * kPanelRows;
-  for (int64_t r = 0; r < num_rows; ++r, sums += kSumsStride) {
-    if (a.bias)
-      for (int i = 0; i < num_sums; ++i) sums[i] += a.bias[unit * num_sums + i];
-    if (a.epilogue != kPlain)
-      for (int i = 0; i < kPanelRows; ++i)
-        sums[i] = activate(sums[i], a.epilogue == kGeluGated) * sums[kPanelRows + i];
-    store_row<kPanelRows>(sums, a, row + r, unit);
-  }
+  for (int64_t end = row + num_rows; row < end; ++row, sums += kSumsStride)
+    a.epilogue == kPlain ? finish_row<kPanelRows>(sums, a, row, unit) : finish_row<2 * kPanelRows>(sums, a, row, unit);
 }
 
 // The rows of a task by one unit: a panel, or two whose first has the gates.
@@ -176,7 +164,7 @@ void linear_grouped(const void* words, const Context& context) {
   const int64_t num_rows = num_rows_of(a.extent, context.step), num_groups = a.k / kGroup;
   const int64_t num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
   const int64_t num_bytes = num_blocks * num_groups * int64_t{sizeof(Activations)};
-  const Grouped g{a, num_groups, reinterpret_cast<Activations*>(grouped_scratch(Scratch::kActivations, num_bytes))};
+  const Grouped g{a, num_groups, reinterpret_cast<Activations*>(scratch(Scratch::kActivations, num_bytes))};
   context.pool.run(num_rows, [&](int64_t row) {
     Activations* y = g.block(row);
     for (int64_t group = 0; group < num_groups; ++group)
@@ -195,6 +183,18 @@ void linear_grouped(const void* words, const Context& context) {
       multiply_unit<Panels, F>(g, first, end, unit);
   });
 }
+
+// A group of kernels, for each instruction set.
+template <template <class> class Panels>
+constexpr Entry kLinearGrouped[] = {
+    {"linear_q4", linear_grouped<Panels, Q4>},
+    {"linear_q4_zero", linear_grouped<Panels, Q4Zero>},
+    {"linear_q4_k", linear_grouped<Panels, Q4K>},
+    {"linear_q5", linear_grouped<Panels, Q5>},
+    {"linear_q6_k", linear_grouped<Panels, Q6K>},
+    {"linear_q8", linear_grouped<Panels, Q8>},
+    {nullptr, nullptr},
+};
 
 }  // namespace
 }  // namespace headrace

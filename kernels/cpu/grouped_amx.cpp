@@ -113,7 +113,7 @@ struct TilePanels {
     configure<F>(num_rows < kBlockRows ? static_cast<int>(num_rows) : kBlockRows);
     const int64_t num_tiles = num * kPanelTiles;
     const int64_t num_bytes = num_tiles * g.num_groups * F::kParts * int64_t{sizeof(Part<F>)};
-    parts = reinterpret_cast<Part<F>*>(grouped_scratch(Scratch::kPanels, num_bytes));
+    parts = reinterpret_cast<Part<F>*>(scratch(Scratch::kPanels, num_bytes));
     Part<F>* out = parts;
     for (int64_t tile = 0; tile < num_tiles; ++tile)
       for (int64_t group = 0; group < g.num_groups; ++group, out += F::kParts)
@@ -139,14 +139,6 @@ struct TilePanels {
 
 }  // namespace
 
-extern const Entry kGroupedAmx[] = {
-    {"linear_q4", linear_grouped<TilePanels, Q4>},
-    {"linear_q4_zero", linear_grouped<TilePanels, Q4Zero>},
-    {"linear_q4_k", linear_grouped<TilePanels, Q4K>},
-    {"linear_q5", linear_grouped<TilePanels, Q5>},
-    {"linear_q6_k", linear_grouped<TilePanels, Q6K>},
-    {"linear_q8", linear_grouped<TilePanels, Q8>},
-    {nullptr, nullptr},
-};
+extern const Entry* const kGroupedAmx = kLinearGrouped<TilePanels>;
 
 }  // namespace headrace

@@ -32,20 +32,7 @@ using Panels = UnpackedPanels<Avx2Dot, F>;
 
 }  // namespace
 
-extern const Entry kGroupedAvx2[] = {
-    {"linear_q4", linear_grouped<Panels, Q4>},
-    {"linear_q4_zero", linear_grouped<Panels, Q4Zero>},
-    {"linear_q4_k", linear_grouped<Panels, Q4K>},
-    {"linear_q5", linear_grouped<Panels, Q5>},
-    {"linear_q6_k", linear_grouped<Panels, Q6K>},
-    {"linear_q8", linear_grouped<Panels, Q8>},
-    {"embedding_q4", embedding_grouped<Q4>},
-    {"embedding_q4_zero", embedding_grouped<Q4Zero>},
-    {"embedding_q4_k", embedding_grouped<Q4K>},
-    {"embedding_q5", embedding_grouped<Q5>},
-    {"embedding_q6_k", embedding_grouped<Q6K>},
-    {"embedding_q8", embedding_grouped<Q8>},
-    {nullptr, nullptr},
-};
+extern const Entry* const kGroupedAvx2 = kLinearGrouped<Panels>;
+extern const Entry* const kGroupedEmbeddingAvx2 = kEmbeddingGrouped;
 
 }  // namespace headrace

@@ -110,7 +110,7 @@ struct UnpackedPanels {
       : num_panels(num), num_groups(g.num_groups) {
     const int64_t num_tiles = num * kPanelTiles;
     const int64_t num_bytes = num_tiles * num_groups * F::kParts * int64_t{sizeof(Part<F>)};
-    parts = reinterpret_cast<Part<F>*>(grouped_scratch(Scratch::kPanels, num_bytes));
+    parts = reinterpret_cast<Part<F>*>(scratch(Scratch::kPanels, num_bytes));
     Part<F>* out = parts;
     for (int64_t tile = 0; tile < num_tiles; ++tile)
       for (int64_t group = 0; group < num_groups; ++group)
@@ -165,6 +165,16 @@ void embedding_grouped(const void* words, const Context& context) {
     dequantize_row<F>(a, context.step.input_ids[token], a.out + token * a.out_stride);
   });
 }
+
+constexpr Entry kEmbeddingGrouped[] = {
+    {"embedding_q4", embedding_grouped<Q4>},
+    {"embedding_q4_zero", embedding_grouped<Q4Zero>},
+    {"embedding_q4_k", embedding_grouped<Q4K>},
+    {"embedding_q5", embedding_grouped<Q5>},
+    {"embedding_q6_k", embedding_grouped<Q6K>},
+    {"embedding_q8", embedding_grouped<Q8>},
+    {nullptr, nullptr},
+};
 
 }  // namespace
 }  // namespace headrace

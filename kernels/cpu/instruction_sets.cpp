@@ -10,11 +10,12 @@
 
 namespace headrace {
 
-// One group per source file, named kernels_<noun>_<set>.
+// One group per source file, or two, named k<Noun><Set>.
 extern const Entry kElementwisePortable[], kElementwiseAvx2[], kElementwiseAvx512[];
 extern const Entry kLinearPortable[], kLinearAvx2[], kLinearAvx512[], kLinearAmx[];
 extern const Entry kInt8Portable[], kInt8Avx2[], kInt8Avx512[], kInt8Amx[];
-extern const Entry kGroupedPortable[], kGroupedAvx2[], kGroupedAvx512[], kGroupedAmx[];
+extern const Entry *const kGroupedPortable, *const kGroupedAvx2, *const kGroupedAvx512, *const kGroupedAmx;
+extern const Entry *const kGroupedEmbeddingPortable, *const kGroupedEmbeddingAvx2;
 extern const Entry kAttentionPortable[], kAttentionAvx2[], kAttentionAvx512[], kAttentionAmx[];
 extern const Entry kExpertsPortable[];
 extern const Entry kSamplingPortable[], kSamplingAvx2[], kSamplingAvx512[];
@@ -86,11 +87,12 @@ const std::vector<InstructionSet>& instruction_sets() {
       {"amx", has_amx, {kLinearAmx, kInt8Amx, kGroupedAmx, kAttentionAmx}},
       {"avx512", has_avx512,
        {kElementwiseAvx512, kLinearAvx512, kInt8Avx512, kGroupedAvx512, kAttentionAvx512, kSamplingAvx512}},
-      {"avx2", has_avx2, {kElementwiseAvx2, kLinearAvx2, kInt8Avx2, kGroupedAvx2, kAttentionAvx2, kSamplingAvx2}},
+      {"avx2", has_avx2,
+       {kElementwiseAvx2, kLinearAvx2, kInt8Avx2, kGroupedAvx2, kGroupedEmbeddingAvx2, kAttentionAvx2, kSamplingAvx2}},
 #endif
       {"portable", always,
-       {kElementwisePortable, kLinearPortable, kInt8Portable, kGroupedPortable, kAttentionPortable,
-        kExpertsPortable, kSamplingPortable}},
+       {kElementwisePortable, kLinearPortable, kInt8Portable, kGroupedPortable,
+        kGroupedEmbeddingPortable, kAttentionPortable, kExpertsPortable, kSamplingPortable}},
   };
   return sets;
 }

@@ -45,7 +45,7 @@ class Background {
   void finish_rows(int64_t at_most) {
     const float* scales = int8_panel(arguments_.weight, arguments_.k, panel_).scales;
     for (; at_most > 0 && row_ < end_row_; --at_most, ++row_, sums_ += kPanel)
-      finish_row(sums_, x_.scales[row_], scales, arguments_, row_, panel_);
+      finish_sums(sums_, x_.scales[row_], scales, arguments_, row_, panel_);
   }
 
  private:

@@ -49,7 +49,7 @@ void multiply_panel(const Int8Task& task, const LinearArguments& a, const Quanti
     const int64_t in_tile = row % kInt8TileRows;
     multiply_4(x.bytes + (row - in_tile) * a.k + in_tile * kInt8Block, weight, a.k, sums);
     for (int64_t i = 0; i < kRows && row + i < task.end_row; ++i)
-      finish_row(sums + i * kPanel, x.scales[row + i], weight.scales, a, row + i, panel);
+      finish_sums(sums + i * kPanel, x.scales[row + i], weight.scales, a, row + i, panel);
   }
 }
 

@@ -43,13 +43,14 @@ inline void multiply_panel(const LinearArguments& a, const QuantizedRows& x, int
         sums[row - begin][i] += dot(x.words + row * a.k + column, weight_rows[i], num_columns);
   }
   for (int64_t row = begin; row < end; ++row)
-    finish_row(sums[row - begin], x.scales[row], weight.scales, a, row, panel);
+    finish_sums(sums[row - begin], x.scales[row], weight.scales, a, row, panel);
 }
 
 void linear_int8(const void* words, const Context& context) {
   const LinearArguments& a = arguments<LinearArguments>(words);
   const int64_t num_rows = num_rows_of(a.extent, context.step), num_panels = a.n / kPanel;
-  auto* memory = reinterpret_cast<int16_t*>(int8_scratch(num_rows * (a.k * sizeof(int16_t) + sizeof(float))));
+  const int64_t num_bytes = num_rows * (a.k * int64_t{sizeof(int16_t)} + int64_t{sizeof(float)});
+  auto* memory = reinterpret_cast<int16_t*>(scratch(Scratch::kActivations, num_bytes));
   const QuantizedRows x{memory, reinterpret_cast<float*>(memory + num_rows * a.k)};
   context.pool.run(num_rows, [&](int64_t i) {
     x.scales[i] = quantize_row(a.x + i * a.x_stride, a.k, 0, x.words + i * a.k, kInt8Block);

@@ -24,7 +24,7 @@ struct Int8Task {
 
 inline QuantizedRows quantized_rows(int64_t num_rows, int64_t k) {
   const int64_t num_padded = divide_up(num_rows, 2 * kInt8TileRows) * 2 * kInt8TileRows;
-  uint8_t* memory = int8_scratch(num_padded * (k + 4));
+  uint8_t* memory = scratch(Scratch::kActivations, num_padded * (k + 4));
   return {memory, reinterpret_cast<float*>(memory + num_padded * k)};
 }
 

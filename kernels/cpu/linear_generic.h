@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "bfloat16.h"
 #include "linear.h"
 
 namespace headrace {
@@ -20,21 +21,6 @@ constexpr int64_t kMaxRows = 4;                          // computed together, f
 typedef float Floats __attribute__((vector_size(32)));
 typedef uint32_t Bits __attribute__((vector_size(32)));
 constexpr int64_t kLanes = 8;
-
-inline float widen(uint16_t x) {
-  const uint32_t bits = uint32_t{x} << 16;
-  float wide;
-  std::memcpy(&wide, &bits, sizeof wide);
-  return wide;
-}
-
-// To the nearest, of two equally near to the even one; a NaN stays one.
-inline uint16_t round_to_bfloat16(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  if (std::isnan(x)) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
 
 // Adds to the sums of 16 columns what one pair of columns of x gives.
 template <int kRows>

@@ -4,26 +4,35 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.matmul_tiles import choose_tiles, sum_parts
+from kernels.triton.matmul_tiles import choose_tiles, launch, store_tile
 
 COLUMNS = 128
 
 
 @triton.jit
-def _per_byte(values, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, HALF: tl.constexpr):
-    """[OUTPUTS, GROUPS * HALF] of values [OUTPUTS, GROUPS], one for each byte of its group."""
+def _load_per_byte(ptrs, mask, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, HALF: tl.constexpr):
+    """fp32 [OUTPUTS, GROUPS * HALF] of one value for each group, `ptrs` [OUTPUTS, GROUPS]: for each byte of it."""
+    values = tl.load(ptrs, mask=mask, other=0).to(tl.float32)
     return tl.reshape(tl.broadcast_to(values[:, :, None], (OUTPUTS, GROUPS, HALF)), (OUTPUTS, GROUPS * HALF))
+
+
+@triton.jit
+def _add_half(total, x_ptrs, is_read, nibbles, zeros, scales):
+    """`total` [ROWS, OUTPUTS] and the products of x [ROWS, BYTES] with one half of each group's weights."""
+    x = tl.load(x_ptrs, mask=is_read, other=0.0)
+    weight = ((nibbles.to(tl.float32) - zeros) * scales).to(x.dtype)
+    return tl.dot(x, tl.trans(weight), total, input_precision="ieee")
 
 
 @triton.jit
 def _multiply(
     x_ptr,
+    x_stride,
     packed_ptr,
     scales_ptr,
     zeros_ptr,
     bias_ptr,
     y_ptr,
-    x_stride,
     num_rows,
     num_outputs,
     num_columns,
@@ -45,7 +54,6 @@ def _multiply(
     GROUPS: tl.constexpr = COLUMNS // GROUP
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    split = tl.program_id(2)
     is_row, is_output = rows < num_rows, outputs < num_outputs
     num_groups = num_columns // GROUP
     x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * x_stride
@@ -53,37 +61,23 @@ def _multiply(
     group_places = outputs.to(tl.int64)[:, None] * num_groups
     bytes_ = tl.arange(0, COLUMNS // 2)[None, :]
     lower_columns = bytes_ // HALF * GROUP + bytes_ % HALF
-    start = split * columns_per_split
+    start = tl.program_id(2) * columns_per_split
     total = tl.zeros((ROWS, OUTPUTS), tl.float32)
     for first in range(start, min(start + columns_per_split, num_columns), COLUMNS):
         columns = first + lower_columns
         is_column = columns < num_columns  # of both halves, as groups are whole
-        packed_columns = first // 2 + bytes_
-        packed = tl.load(packed_ptrs + packed_columns, mask=is_output[:, None] & is_column, other=0)
+        packed = tl.load(packed_ptrs + (first // 2 + bytes_), mask=is_output[:, None] & is_column, other=0)
         groups = first // GROUP + tl.arange(0, GROUPS)[None, :]
         is_group = is_output[:, None] & (groups < num_groups)
-        scales = tl.load(scales_ptr + group_places + groups, mask=is_group, other=0.0).to(tl.float32)
-        scales = _per_byte(scales, OUTPUTS, GROUPS, HALF)
+        scales = _load_per_byte(scales_ptr + group_places + groups, is_group, OUTPUTS, GROUPS, HALF)
+        zeros = 8.0
         if HAS_ZEROS:
-            zeros = tl.load(zeros_ptr + group_places + groups, mask=is_group, other=0).to(tl.float32)
-            zeros = _per_byte(zeros, OUTPUTS, GROUPS, HALF)
-        else:
-            zeros = 8.0
-        x = tl.load(x_ptrs + columns, mask=is_row[:, None] & is_column, other=0.0)
-        weight = (((packed & 15).to(tl.float32) - zeros) * scales).to(x.dtype)
-        total = tl.dot(x, tl.trans(weight), total, input_precision="ieee")
-        x = tl.load(x_ptrs + columns + HALF, mask=is_row[:, None] & is_column, other=0.0)
-        weight = (((packed >> 4).to(tl.float32) - zeros) * scales).to(x.dtype)
-        total = tl.dot(x, tl.trans(weight), total, input_precision="ieee")
+            zeros = _load_per_byte(zeros_ptr + group_places + groups, is_group, OUTPUTS, GROUPS, HALF)
+        is_read = is_row[:, None] & is_column
+        total = _add_half(total, x_ptrs + columns, is_read, packed & 15, zeros, scales)
+        total = _add_half(total, x_ptrs + columns + HALF, is_read, packed >> 4, zeros, scales)
 
-    places = rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
-    is_inside = is_row[:, None] & is_output[None, :]
-    if IS_SPLIT:
-        tl.store(y_ptr + split.to(tl.int64) * num_rows * num_outputs + places, total, mask=is_inside)
-    else:
-        if HAS_BIAS:
-            total = total + tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
-        tl.store(y_ptr + places, total.to(y_ptr.dtype.element_ty), mask=is_inside)
+    store_tile(total, bias_ptr, y_ptr, rows, outputs, num_rows, num_outputs, HAS_BIAS, IS_SPLIT)
 
 
 def int4_linear(
@@ -111,30 +105,16 @@ def int4_linear(
     if num_rows == 0:
         return y
     tiles = choose_tiles(num_rows, num_outputs, num_columns, columns=COLUMNS, num_splits=num_splits)
-    is_split = tiles.num_splits > 1
-    parts = y.new_empty(tiles.num_splits, num_rows, num_outputs, dtype=torch.float32) if is_split else y
-    _multiply[tiles.grid(num_rows, num_outputs)](
-        x,
-        packed,
-        scales,
-        scales if zeros is None else zeros,
-        scales if bias is None else bias,
-        parts,
-        x.stride(0),
-        num_rows,
-        num_outputs,
-        num_columns,
-        tiles.columns_per_split,
+    launch(
+        _multiply,
+        (x, x.stride(0), packed, scales, scales if zeros is None else zeros),
+        y,
+        tiles,
+        num_columns=num_columns,
+        sum_dtype=torch.float32,
+        bias=bias,
         GROUP=group,
         HAS_ZEROS=zeros is not None,
-        HAS_BIAS=bias is not None,
-        IS_SPLIT=is_split,
-        ROWS=tiles.rows,
-        OUTPUTS=tiles.outputs,
-        COLUMNS=tiles.columns,
-        num_warps=tiles.num_warps,
         num_stages=3 if tiles.rows <= 64 else 2,
     )
-    if is_split:
-        sum_parts(parts, y, bias=bias)
     return y

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.matmul_tiles import choose_tiles, sum_parts
+from kernels.triton.matmul_tiles import choose_tiles, launch, store_tile
 from kernels.triton.quantize import quantize_rows
 
 COLUMNS = 128
@@ -31,11 +31,10 @@ def _multiply(
     """A tile of y [num_rows, num_outputs], or with IS_SPLIT of one split's part of it, int32 and not scaled."""
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    split = tl.program_id(2)
     is_row, is_output = rows < num_rows, outputs < num_outputs
     x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * num_columns
     weight_ptrs = weight_ptr + outputs.to(tl.int64)[:, None] * num_columns
-    start = split * columns_per_split
+    start = tl.program_id(2) * columns_per_split
     total = tl.zeros((ROWS, OUTPUTS), tl.int32)
     for first in range(start, min(start + columns_per_split, num_columns), COLUMNS):
         columns = first + tl.arange(0, COLUMNS)[None, :]
@@ -44,17 +43,13 @@ def _multiply(
         weight = tl.load(weight_ptrs + columns, mask=is_output[:, None] & is_column, other=0)
         total = tl.dot(x, tl.trans(weight), total, out_dtype=tl.int32)
 
-    places = rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
-    is_inside = is_row[:, None] & is_output[None, :]
     if IS_SPLIT:
-        tl.store(y_ptr + split.to(tl.int64) * num_rows * num_outputs + places, total, mask=is_inside)
+        y = total
     else:
         row_scales = tl.load(row_scales_ptr + rows, mask=is_row, other=0.0)
         scales = tl.load(scales_ptr + outputs, mask=is_output, other=0.0)
         y = total.to(tl.float32) * row_scales[:, None] * scales[None, :]
-        if HAS_BIAS:
-            y = y + tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
-        tl.store(y_ptr + places, y.to(y_ptr.dtype.element_ty), mask=is_inside)
+    store_tile(y, bias_ptr, y_ptr, rows, outputs, num_rows, num_outputs, HAS_BIAS, IS_SPLIT)
 
 
 def int8_linear(
@@ -79,27 +74,16 @@ def int8_linear(
         return y
     quants, row_scales = quantize_rows(x)
     tiles = choose_tiles(num_rows, num_outputs, num_columns, columns=COLUMNS, num_splits=num_splits)
-    is_split = tiles.num_splits > 1
-    parts = y.new_empty(tiles.num_splits, num_rows, num_outputs, dtype=torch.int32) if is_split else y
-    _multiply[tiles.grid(num_rows, num_outputs)](
-        quants,
-        weight,
-        row_scales,
-        scales,
-        scales if bias is None else bias,
-        parts,
-        num_rows,
-        num_outputs,
-        num_columns,
-        tiles.columns_per_split,
-        HAS_BIAS=bias is not None,
-        IS_SPLIT=is_split,
-        ROWS=tiles.rows,
-        OUTPUTS=tiles.outputs,
-        COLUMNS=tiles.columns,
-        num_warps=tiles.num_warps,
+    launch(
+        _multiply,
+        (quants, weight, row_scales, scales),
+        y,
+        tiles,
+        num_columns=num_columns,
+        sum_dtype=torch.int32,
+        bias=bias,
+        row_scales=row_scales,
+        output_scales=scales,
         num_stages=3,  # 96 KiB at most, which every device since Ampere has
     )
-    if is_split:
-        sum_parts(parts, y, row_scales=row_scales, output_scales=scales, bias=bias)
     return y

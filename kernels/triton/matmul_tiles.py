@@ -1,10 +1,11 @@
-"""How a linear layer is cut into tiles, and the sum of the parts where the columns it sums over are cut too.
+"""How a linear layer is cut into tiles and launched, and the sum of the parts where its columns are cut too.
 
 A step of decoding has few rows, whose tiles are too few to keep a device busy. The parts are added in one order, so
 equal shapes give equal bits.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -52,6 +53,70 @@ def choose_tiles(num_rows: int, num_outputs: int, num_columns: int, *, columns: 
         columns_per_split=per_split * columns,
         num_warps=8 if rows * outputs > 8192 else 4,
     )
+
+
+def launch(
+    kernel: Any,
+    operands: tuple[torch.Tensor | int, ...],
+    y: torch.Tensor,
+    tiles: Tiles,
+    *,
+    num_columns: int,
+    sum_dtype: torch.dtype,
+    bias: torch.Tensor | None,
+    row_scales: torch.Tensor | None = None,
+    output_scales: torch.Tensor | None = None,
+    **constants: Any,
+) -> None:
+    """Fill y [n, out] by a kernel that takes `operands`, bias, y, n, out, `num_columns` and the columns of a split.
+
+    Where these are split, y is for the kernel the parts [splits, n, out] of `sum_dtype`. They are added up here, times
+    the scales if given, and plus bias.
+    """
+    num_rows, num_outputs = y.shape
+    is_split = tiles.num_splits > 1
+    parts = y.new_empty(tiles.num_splits, num_rows, num_outputs, dtype=sum_dtype) if is_split else y
+    kernel[tiles.grid(num_rows, num_outputs)](
+        *operands,
+        parts if bias is None else bias,
+        parts,
+        num_rows,
+        num_outputs,
+        num_columns,
+        tiles.columns_per_split,
+        HAS_BIAS=bias is not None,
+        IS_SPLIT=is_split,
+        ROWS=tiles.rows,
+        OUTPUTS=tiles.outputs,
+        COLUMNS=tiles.columns,
+        num_warps=tiles.num_warps,
+        **constants,
+    )
+    if is_split:
+        sum_parts(parts, y, row_scales=row_scales, output_scales=output_scales, bias=bias)
+
+
+@triton.jit
+def store_tile(
+    tile,
+    bias_ptr,
+    y_ptr,
+    rows,
+    outputs,
+    num_rows,
+    num_outputs,
+    HAS_BIAS: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+):
+    """Write y [num_rows, num_outputs] at `rows` and `outputs`, with the bias, or with IS_SPLIT one split's part."""
+    is_output = outputs < num_outputs
+    places = rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
+    if IS_SPLIT:
+        places += tl.program_id(2).to(tl.int64) * num_rows * num_outputs
+    elif HAS_BIAS:
+        tile = tile + tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
+    is_inside = (rows < num_rows)[:, None] & is_output[None, :]
+    tl.store(y_ptr + places, tile.to(y_ptr.dtype.element_ty), mask=is_inside)
 
 
 @triton.jit

@@ -8,6 +8,16 @@ HEADS_AT_ONCE = 4
 
 
 @triton.jit
+def _norm(is_normed, first, second, inverse, weight_ptr, column, half, dtype: tl.constexpr):
+    """Both halves of heads, fp32, normed where `is_normed`. Rounded to `dtype`, as the reference's norm is."""
+    normed_first = first * inverse * tl.load(weight_ptr + column, mask=column < half, other=0.0)
+    normed_second = second * inverse * tl.load(weight_ptr + half + column, mask=column < half, other=0.0)
+    first = tl.where(is_normed, normed_first.to(dtype).to(tl.float32), first)
+    second = tl.where(is_normed, normed_second.to(dtype).to(tl.float32), second)
+    return first, second
+
+
+@triton.jit
 def _rotate_and_store(
     qkv_ptr,
     cos_sin_ptr,
@@ -38,6 +48,7 @@ def _rotate_and_store(
     column = tl.arange(0, HALF)[None, :]
     is_inside = (head < num_heads + 2 * num_kv_heads) & (column < half)
     is_q, is_v = head < num_heads, head >= num_heads + num_kv_heads
+    is_k = ~is_q & ~is_v
 
     x_ptrs = qkv_ptr + token * qkv_stride + head * head_dim + column
     first = tl.load(x_ptrs, mask=is_inside, other=0.0)
@@ -46,19 +57,10 @@ def _rotate_and_store(
     if HAS_Q_NORM or HAS_K_NORM:
         squares = tl.sum(wide_first * wide_first + wide_second * wide_second, axis=1)[:, None]
         inverse = tl.rsqrt(squares / head_dim + eps)
-    if HAS_Q_NORM:  # rounded to what comes in before it is rotated, as the reference's norm is
-        weights = q_norm_ptr + column
-        normed_first = wide_first * inverse * tl.load(weights, mask=column < half, other=0.0)
-        normed_second = wide_second * inverse * tl.load(weights + half, mask=column < half, other=0.0)
-        wide_first = tl.where(is_q, normed_first.to(first.dtype).to(tl.float32), wide_first)
-        wide_second = tl.where(is_q, normed_second.to(first.dtype).to(tl.float32), wide_second)
+    if HAS_Q_NORM:
+        wide_first, wide_second = _norm(is_q, wide_first, wide_second, inverse, q_norm_ptr, column, half, first.dtype)
     if HAS_K_NORM:
-        weights = k_norm_ptr + column
-        normed_first = wide_first * inverse * tl.load(weights, mask=column < half, other=0.0)
-        normed_second = wide_second * inverse * tl.load(weights + half, mask=column < half, other=0.0)
-        is_k = (head >= num_heads) & (head < num_heads + num_kv_heads)
-        wide_first = tl.where(is_k, normed_first.to(first.dtype).to(tl.float32), wide_first)
-        wide_second = tl.where(is_k, normed_second.to(first.dtype).to(tl.float32), wide_second)
+        wide_first, wide_second = _norm(is_k, wide_first, wide_second, inverse, k_norm_ptr, column, half, first.dtype)
 
     cos = tl.load(cos_sin_ptr + token * head_dim + column, mask=column < half, other=0.0)
     sin = tl.load(cos_sin_ptr + token * head_dim + half + column, mask=column < half, other=0.0)

@@ -13,6 +13,7 @@ from kernels.cpu.pack_int8 import pack_int8, quantize_int8
 from kernels.cpu.packed import PackedMatrix, pack_bf16
 from kernels.cpu.program import Program, recording
 from kernels.cpu.threads import Threads
+from tests.kernels.cpu.linear_layers import random
 from tests.kernels.cpu.running import one_sequence
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
@@ -20,10 +21,6 @@ pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU ke
 every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
 NO_ROWS = torch.zeros(0, dtype=torch.int64)
 MAX_TOKENS = 300
-
-
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
 def pack(weight: torch.Tensor, form: str, *, is_gated: bool = False) -> PackedMatrix:

@@ -9,13 +9,11 @@ from kernels import reference
 from kernels.cpu.library import instruction_sets, library
 from kernels.cpu.pack_grouped import from_gguf, pack_q4_k, pack_q6_k, pack_scaled, quantize_int4
 from kernels.cpu.packed import PackedMatrix
-from kernels.cpu.recorded import EPILOGUES, KINDS, PLAIN
-from tests.kernels.cpu.running import padded, run_once
+from tests.kernels.cpu.linear_layers import ACTIVATE, assert_close, embedding, linear, random
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
 
 every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
-TOKENS = 0  # `Extent`
 FORMATS = ["q4", "q4_zero", "q4_k", "q5", "q6_k", "q8"]
 every_format = pytest.mark.parametrize("name", FORMATS)
 SHAPES = [(1, 257, 256), (5, 31, 512), (16, 64, 256), (17, 100, 768), (64, 128, 256), (300, 96, 256)]
@@ -23,10 +21,6 @@ SHAPES = [(1, 257, 256), (5, 31, 512), (16, 64, 256), (17, 100, 768), (64, 128, 
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=generator(seed)).bfloat16()
 
 
 def integers(low: int, high: int, *shape: int, seed: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
@@ -71,48 +65,6 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
     inverse = torch.full_like(largest, 127.0) / largest  # rounded once, where `127 / largest` is rounded twice
     quants = torch.where(largest > 0, groups * inverse, 0).round()
     return (quants.double() * (largest / 127).double()).flatten(1)[:, : x.shape[1]]
-
-
-def linear(
-    x: torch.Tensor,
-    weight: PackedMatrix,
-    instruction_set: str,
-    *,
-    bias: torch.Tensor | None = None,
-    out_dtype: torch.dtype = torch.float32,
-    activation: str | None = None,
-    num_threads: int = 1,
-) -> torch.Tensor:
-    x = padded(x)
-    out = padded(torch.full((len(x), weight.num_rows // (2 if activation else 1)), torch.nan, dtype=out_dtype))
-    run_once(
-        f"linear_{weight.format}",
-        *(TOKENS, x, x.stride(0), weight.data, weight.padded_rows, weight.padded_columns, bias),
-        *(out, out.stride(0), KINDS[out_dtype], EPILOGUES[activation] if activation else PLAIN),
-        num_tokens=len(x),
-        instruction_set=instruction_set,
-        num_threads=num_threads,
-    )
-    return out
-
-
-def embedding(ids: list[int], weight: PackedMatrix, instruction_set: str, scale: float = 1.0) -> torch.Tensor:
-    out = padded(torch.full((len(ids), weight.num_columns), torch.nan))
-    run_once(
-        f"embedding_{weight.format}",
-        *(weight.data, weight.padded_rows, weight.padded_columns, scale, out, out.stride(0)),
-        num_tokens=len(ids),
-        instruction_set=instruction_set,
-        input_ids=torch.tensor(ids),
-    )
-    return out
-
-
-def assert_close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
-    """Within `tolerance` of the largest of each row."""
-    assert found.shape == expected.shape
-    scale = expected.abs().amax(dim=1, keepdim=True)
-    torch.testing.assert_close(found.double() / scale, expected.double() / scale, rtol=0, atol=tolerance)
 
 
 @every_set
@@ -178,9 +130,8 @@ def test_gated_linear_activates_the_gates_and_multiplies(
     x = random(19, 256)
     weight, value = weight_in(name, 2 * num_gates, 256, is_gated=True)
     product = rounded(x) @ value.T
-    activate = reference.silu_and_mul if activation == "silu" else reference.gelu_and_mul
     found = linear(x, weight, instruction_set, out_dtype=out_dtype, activation=activation)
-    assert_close(found, activate(product), 1e-2 if out_dtype == torch.bfloat16 else 2e-5)
+    assert_close(found, ACTIVATE[activation](product), 1e-2 if out_dtype == torch.bfloat16 else 2e-5)
 
 
 @every_set

@@ -3,17 +3,23 @@
 import pytest
 import torch
 
-from kernels import reference
 from kernels.cpu.library import instruction_sets, library
 from kernels.cpu.pack_int8 import pack_int8, quantize_int8
-from kernels.cpu.packed import PackedMatrix
-from kernels.cpu.recorded import EPILOGUES, KINDS, PLAIN
-from tests.kernels.cpu.running import padded, run_once
+from tests.kernels.cpu.linear_layers import (
+    ACTIVATE,
+    assert_a_spoilt_row_stays_alone,
+    assert_only_rows_of_the_step_are_written,
+    assert_rows_are_independent,
+    assert_rows_may_be_fewer_than_the_tokens,
+    assert_threads_change_no_bit,
+    embedding,
+    linear,
+    random,
+)
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
 
 every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
-TOKENS, ROWS = 0, 1  # `Extent`
 # Rows, outputs, inputs: none, all and some of them multiples of a tile, a pair of tiles, a panel.
 SHAPES = [
     (1, 257, 63),
@@ -29,38 +35,11 @@ SHAPES = [
 shapes = pytest.mark.parametrize("num_rows, num_outputs, num_inputs", SHAPES)
 
 
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
 def random_int8(num_rows: int, num_columns: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     """A weight with every value that a byte has, -128 too, and its scales."""
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randint(-128, 128, (num_rows, num_columns), generator=generator, dtype=torch.int8)
     return weight, torch.rand(num_rows, generator=generator) / 100
-
-
-def linear(
-    x: torch.Tensor,
-    weight: PackedMatrix,
-    instruction_set: str,
-    *,
-    bias: torch.Tensor | None = None,
-    out_dtype: torch.dtype = torch.float32,
-    activation: str | None = None,
-    num_threads: int = 1,
-) -> torch.Tensor:
-    x = padded(x)
-    out = padded(torch.full((len(x), weight.num_rows // (2 if activation else 1)), torch.nan, dtype=out_dtype))
-    run_once(
-        "linear_int8",
-        *(TOKENS, x, x.stride(0), weight.data, weight.padded_rows, weight.padded_columns, bias),
-        *(out, out.stride(0), KINDS[out_dtype], EPILOGUES[activation] if activation else PLAIN),
-        num_tokens=len(x),
-        instruction_set=instruction_set,
-        num_threads=num_threads,
-    )
-    return out
 
 
 def exact_linear(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -106,9 +85,8 @@ def test_gates_are_activated_and_multiply_what_they_gate(
     x, (weight, scales) = random(num_rows, num_inputs), random_int8(2 * num_outputs, num_inputs)
     packed = pack_int8(weight, scales, is_gated=True)
     found = linear(x, packed, instruction_set, activation=activation)
-    activate = reference.silu_and_mul if activation == "silu" else reference.gelu_and_mul
     # GELU by PyTorch is less exact far below zero, where it is nearly nothing.
-    torch.testing.assert_close(found, activate(exact_linear(x, weight, scales)), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(found, ACTIVATE[activation](exact_linear(x, weight, scales)), rtol=1e-5, atol=1e-4)
     rounded = linear(x, packed, instruction_set, activation=activation, out_dtype=torch.bfloat16)
     assert torch.equal(rounded, found.to(torch.bfloat16))
 
@@ -119,8 +97,7 @@ def test_gates_are_activated_and_multiply_what_they_gate(
 def test_gates_far_from_zero_are_as_exact_as_those_near_it(instruction_set: str, gate: float, activation: str) -> None:
     x, weight, scales = torch.ones(1, 1).bfloat16(), torch.ones(2, 1, dtype=torch.int8), torch.tensor([gate, 1.0])
     found = linear(x, pack_int8(weight, scales, is_gated=True), instruction_set, activation=activation)
-    activate = reference.silu_and_mul if activation == "silu" else reference.gelu_and_mul
-    torch.testing.assert_close(found, activate(scales[None]), rtol=1e-5, atol=1e-30)
+    torch.testing.assert_close(found, ACTIVATE[activation](scales[None]), rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize("activation", [None, "silu", "gelu"])
@@ -142,39 +119,25 @@ def test_all_instruction_sets_agree_to_the_last_bit(activation: str | None, out_
 def test_a_row_is_the_same_to_the_last_bit_among_any_others(
     instruction_set: str, num_outputs: int, num_inputs: int, activation: str | None
 ) -> None:
-    x = random(600, num_inputs)
     weight, scales = random_int8(num_outputs * 2 if activation else num_outputs, num_inputs)
     packed = pack_int8(weight, scales, is_gated=activation is not None)
-    together = linear(x, packed, instruction_set, activation=activation, num_threads=2)
-    for num_rows in (1, 2, 5, 16, 17, 48, 64, 300):
-        for first in (0, 3, 299):
-            rows = slice(first, first + num_rows)
-            alone = linear(x[rows], packed, instruction_set, activation=activation)
-            assert torch.equal(alone, together[rows]), (num_rows, first)
+    assert_rows_are_independent(packed, num_inputs, instruction_set, activation=activation)
 
 
 @every_set
 @pytest.mark.parametrize("num_threads", [2, 3, 5])
 def test_the_number_of_threads_changes_no_bit(instruction_set: str, num_threads: int) -> None:
-    packed = pack_int8(*random_int8(700, 1000))
-    for num_rows in (1, 31, 200):
-        x = random(num_rows, 1000)
-        alone = linear(x, packed, instruction_set)
-        assert torch.equal(linear(x, packed, instruction_set, num_threads=num_threads), alone)
+    assert_threads_change_no_bit(pack_int8(*random_int8(700, 1000)), instruction_set, num_threads)
 
 
 @every_set
 @pytest.mark.parametrize("odd_one", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("num_rows", [4, 24, 70])
 def test_a_row_that_is_not_finite_is_nan_and_stays_alone(instruction_set: str, num_rows: int, odd_one: float) -> None:
-    x, packed = random(num_rows, 96), pack_int8(*random_int8(96, 96))
-    sound = linear(x, packed, instruction_set)
-    x[2, 5] = odd_one
-    for out_dtype in (torch.float32, torch.bfloat16):
-        found = linear(x, packed, instruction_set, out_dtype=out_dtype)
-        assert found[2].isnan().all()
-        others = torch.arange(num_rows) != 2
-        assert torch.equal(found[others], sound[others].to(out_dtype))
+    x = random(num_rows, 96)
+    spoilt = x.clone()
+    spoilt[2, 5] = odd_one
+    assert_a_spoilt_row_stays_alone(x, spoilt, pack_int8(*random_int8(96, 96)), instruction_set)
 
 
 @every_set
@@ -198,32 +161,12 @@ def test_rows_of_any_other_size_keep_their_precision(instruction_set: str, expon
 @every_set
 @pytest.mark.parametrize("num_rows", [3, 20])
 def test_rows_past_the_last_are_not_written(instruction_set: str, num_rows: int) -> None:
-    x, weight = padded(random(num_rows, 64)), pack_int8(*random_int8(64, 64))
-    out = padded(torch.zeros(num_rows, 64))
-    spare = torch.as_strided(out, (16, 64), (64, 1), num_rows * 64)
-    spare.fill_(7.0)
-    run_once(
-        "linear_int8",
-        *(TOKENS, x, x.stride(0), weight.data, 64, 64, None, out, out.stride(0), KINDS[out.dtype], PLAIN),
-        num_tokens=num_rows,
-        instruction_set=instruction_set,
-    )
-    assert (spare == 7.0).all()
+    assert_only_rows_of_the_step_are_written(pack_int8(*random_int8(64, 64)), num_rows, instruction_set)
 
 
 @every_set
 def test_the_rows_whose_logits_are_asked_for_are_another_number_than_the_tokens(instruction_set: str) -> None:
-    x, packed = random(40, 64), pack_int8(*random_int8(64, 64))
-    rows, out = padded(x), padded(torch.zeros(40, 64))
-    run_once(
-        "linear_int8",
-        *(ROWS, rows, rows.stride(0), packed.data, 64, 64, None, out, out.stride(0), KINDS[out.dtype], PLAIN),
-        num_tokens=40,
-        rows=torch.arange(3),
-        instruction_set=instruction_set,
-    )
-    assert torch.equal(out[:3], linear(x[:3], packed, instruction_set))
-    assert not out[3:].any()
+    assert_rows_may_be_fewer_than_the_tokens(pack_int8(*random_int8(64, 64)), instruction_set)
 
 
 @every_set
@@ -234,17 +177,9 @@ def test_an_embedding_is_a_row_of_the_same_packed_weight(
 ) -> None:
     weight, scales = random_int8(vocab_size, hidden)
     packed = pack_int8(weight, scales)
-    ids = torch.tensor([0, vocab_size - 1, 17, 17, vocab_size // 2])
-    out = padded(torch.full((len(ids), hidden), torch.nan))
-    run_once(
-        "embedding_int8",
-        *(packed.data, packed.padded_rows, packed.padded_columns, scale, out, out.stride(0)),
-        num_tokens=len(ids),
-        input_ids=ids,
-        instruction_set=instruction_set,
-        num_threads=2,
-    )
-    assert torch.equal(out, weight[ids].float() * scales[ids, None] * scale)
+    ids = [0, vocab_size - 1, 17, 17, vocab_size // 2]
+    found = embedding(ids, packed, instruction_set, scale=scale, num_threads=2)
+    assert torch.equal(found, weight[ids].float() * scales[ids, None] * scale)
 
 
 @every_set

@@ -5,14 +5,23 @@ import torch
 
 from kernels import reference
 from kernels.cpu.library import instruction_sets, library
-from kernels.cpu.packed import PackedMatrix, pack_bf16
-from kernels.cpu.recorded import EPILOGUES, KINDS, PLAIN
-from tests.kernels.cpu.running import padded, run_once
+from kernels.cpu.packed import pack_bf16
+from tests.kernels.cpu.linear_layers import (
+    ACTIVATE,
+    assert_a_spoilt_row_stays_alone,
+    assert_close,
+    assert_only_rows_of_the_step_are_written,
+    assert_rows_are_independent,
+    assert_rows_may_be_fewer_than_the_tokens,
+    assert_threads_change_no_bit,
+    embedding,
+    linear,
+    random,
+)
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
 
 every_set = pytest.mark.parametrize("instruction_set", instruction_sets())
-TOKENS, ROWS = 0, 1  # `Extent`
 # Rows, outputs, inputs: none, all and some of them multiples of a tile, a block of rows, a panel.
 SHAPES = [
     (1, 257, 63),
@@ -25,40 +34,6 @@ SHAPES = [
     (300, 96, 200),
 ]
 MANY_INPUTS = (600, 64, 4096)  # so many that the rows do not stay in a cache together
-
-
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def linear(
-    x: torch.Tensor,
-    weight: PackedMatrix,
-    instruction_set: str,
-    *,
-    bias: torch.Tensor | None = None,
-    out_dtype: torch.dtype = torch.float32,
-    activation: str | None = None,
-    num_threads: int = 1,
-) -> torch.Tensor:
-    x = padded(x)
-    out = padded(torch.full((len(x), weight.num_rows // (2 if activation else 1)), torch.nan, dtype=out_dtype))
-    run_once(
-        "linear_bf16",
-        *(TOKENS, x, x.stride(0), weight.data, weight.padded_rows, weight.padded_columns, bias),
-        *(out, out.stride(0), KINDS[out_dtype], EPILOGUES[activation] if activation else PLAIN),
-        num_tokens=len(x),
-        instruction_set=instruction_set,
-        num_threads=num_threads,
-    )
-    return out
-
-
-def assert_close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
-    """Within `tolerance` of the largest of each row, which bounds what the order of the sums may change."""
-    assert found.shape == expected.shape
-    scale = expected.abs().amax(dim=1, keepdim=True).float()
-    assert ((found.float() - expected.float()).abs() <= tolerance * scale + 1e-6).all()
 
 
 @every_set
@@ -98,8 +73,8 @@ def test_gates_are_activated_and_multiply_what_they_gate(
     x, weight = random(num_rows, num_inputs), random(2 * num_outputs, num_inputs, seed=1)
     packed = pack_bf16(weight, is_gated=True)
     found = linear(x, packed, instruction_set, activation=activation, out_dtype=out_dtype)
-    activate = reference.silu_and_mul if activation == "silu" else reference.gelu_and_mul
-    assert_close(found, activate(reference.linear(x.float(), weight.float())), tolerance)
+    expected = ACTIVATE[activation](reference.linear(x.float(), weight.float()))
+    assert_close(found, expected, tolerance, floor=1e-6)
 
 
 @every_set
@@ -108,8 +83,7 @@ def test_gates_are_activated_and_multiply_what_they_gate(
 def test_gates_far_from_zero_are_as_exact_as_those_near_it(instruction_set: str, gate: float, activation: str) -> None:
     x, weight = torch.tensor([[1.0]]).bfloat16(), torch.tensor([[gate], [1.0]]).bfloat16()
     found = linear(x, pack_bf16(weight, is_gated=True), instruction_set, activation=activation)
-    activate = reference.silu_and_mul if activation == "silu" else reference.gelu_and_mul
-    torch.testing.assert_close(found, activate(weight.float().T), rtol=1e-5, atol=1e-30)
+    torch.testing.assert_close(found, ACTIVATE[activation](weight.float().T), rtol=1e-5, atol=1e-30)
 
 
 @every_set
@@ -118,69 +92,35 @@ def test_gates_far_from_zero_are_as_exact_as_those_near_it(instruction_set: str,
 def test_a_row_is_the_same_to_the_last_bit_among_any_others(
     instruction_set: str, num_outputs: int, num_inputs: int, activation: str | None
 ) -> None:
-    x = random(600, num_inputs)
     weight = random(num_outputs * 2 if activation else num_outputs, num_inputs, seed=1)
     packed = pack_bf16(weight, is_gated=activation is not None)
-    together = linear(x, packed, instruction_set, activation=activation, num_threads=2)
-    for num_rows in (1, 2, 5, 16, 17, 48, 64, 300):
-        for first in (0, 3, 299):
-            rows = slice(first, first + num_rows)
-            alone = linear(x[rows], packed, instruction_set, activation=activation)
-            assert torch.equal(alone, together[rows]), (num_rows, first)
+    assert_rows_are_independent(packed, num_inputs, instruction_set, activation=activation)
 
 
 @every_set
 @pytest.mark.parametrize("num_threads", [2, 3, 5])
 def test_the_number_of_threads_changes_no_bit(instruction_set: str, num_threads: int) -> None:
-    for num_rows in (1, 31, 200):
-        x, packed = random(num_rows, 1000), pack_bf16(random(700, 1000, seed=1))
-        alone = linear(x, packed, instruction_set)
-        assert torch.equal(linear(x, packed, instruction_set, num_threads=num_threads), alone)
+    assert_threads_change_no_bit(pack_bf16(random(700, 1000, seed=1)), instruction_set, num_threads)
 
 
 @every_set
 @pytest.mark.parametrize("num_rows", [4, 24, 70])
 def test_a_row_of_nan_stays_alone(instruction_set: str, num_rows: int) -> None:
-    x, packed = random(num_rows, 96), pack_bf16(random(96, 96, seed=1))
-    sound = linear(x, packed, instruction_set)
-    x[2] = torch.nan
-    for out_dtype in (torch.float32, torch.bfloat16):
-        found = linear(x, packed, instruction_set, out_dtype=out_dtype)
-        assert found[2].isnan().all()
-        others = torch.arange(num_rows) != 2
-        assert torch.equal(found[others], sound[others].to(out_dtype))
+    x = random(num_rows, 96)
+    spoilt = x.clone()
+    spoilt[2] = torch.nan
+    assert_a_spoilt_row_stays_alone(x, spoilt, pack_bf16(random(96, 96, seed=1)), instruction_set)
 
 
 @every_set
 @pytest.mark.parametrize("num_rows", [3, 20])
 def test_rows_past_the_last_are_not_written(instruction_set: str, num_rows: int) -> None:
-    x, weight = padded(random(num_rows, 64)), pack_bf16(random(64, 64, seed=1))
-    out = padded(torch.zeros(num_rows, 64))
-    spare = torch.as_strided(out, (16, 64), (64, 1), num_rows * 64)
-    spare.fill_(7.0)
-    run_once(
-        "linear_bf16",
-        *(TOKENS, x, x.stride(0), weight.data, 64, 64, None, out, out.stride(0), KINDS[out.dtype], PLAIN),
-        num_tokens=num_rows,
-        instruction_set=instruction_set,
-    )
-    assert (spare == 7.0).all()
+    assert_only_rows_of_the_step_are_written(pack_bf16(random(64, 64, seed=1)), num_rows, instruction_set)
 
 
 @every_set
 def test_the_rows_whose_logits_are_asked_for_are_another_number_than_the_tokens(instruction_set: str) -> None:
-    x, weight = random(40, 64), random(64, 64, seed=1)
-    packed, rows = pack_bf16(weight), padded(x)
-    out = padded(torch.zeros(40, 64))
-    run_once(
-        "linear_bf16",
-        *(ROWS, rows, rows.stride(0), packed.data, 64, 64, None, out, out.stride(0), KINDS[out.dtype], PLAIN),
-        num_tokens=40,
-        rows=torch.arange(3),
-        instruction_set=instruction_set,
-    )
-    assert torch.equal(out[:3], linear(x[:3], packed, instruction_set))
-    assert not out[3:].any()
+    assert_rows_may_be_fewer_than_the_tokens(pack_bf16(random(64, 64, seed=1)), instruction_set)
 
 
 @every_set
@@ -191,17 +131,9 @@ def test_an_embedding_is_a_row_of_the_same_packed_weight(
 ) -> None:
     weight = random(vocab_size, hidden)
     packed = pack_bf16(weight)
-    ids = torch.tensor([0, vocab_size - 1, 17, 17, vocab_size // 2])
-    out = padded(torch.full((len(ids), hidden), torch.nan))
-    run_once(
-        "embedding_bf16",
-        *(packed.data, packed.padded_rows, packed.padded_columns, scale, out, out.stride(0)),
-        num_tokens=len(ids),
-        input_ids=ids,
-        instruction_set=instruction_set,
-        num_threads=2,
-    )
-    assert torch.equal(out, weight[ids].float() * scale)
+    ids = [0, vocab_size - 1, 17, 17, vocab_size // 2]
+    found = embedding(ids, packed, instruction_set, scale=scale, num_threads=2)
+    assert torch.equal(found, weight[ids].float() * scale)
 
 
 def test_packing_keeps_the_shape_it_was_given_beside_the_padded_one() -> None:
