@@ -25,7 +25,8 @@ FLAGS = ["-std=c++17", "-O3", "-g0", "-fno-exceptions", *ARITHMETIC, "-Wall", "-
 FLAGS += ["-Wno-unknown-warning-option", "-Wno-maybe-uninitialized"]  # each compiler knows one of them
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni", "bf16")), "-mprefer-vector-width=512"]
-SETS = {"_avx2": AVX2, "_avx512": AVX512, "_amx": [*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"]}
+AMX = [*AVX512, "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
+SETS = {"_avx2": AVX2, "_avx512": AVX512, "_amx": AMX}
 
 
 class BuildKernels(build_ext):

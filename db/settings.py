@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     max_model_len: int | None = Field(None, ge=16, description="Longest prompt plus output, in tokens.")
     max_num_seqs: int = Field(32, ge=1, le=4096, description="Seats: sequences in the running batch.")
     token_budget: int = Field(512, ge=16, description="Most tokens computed in one step.")
+    kv_cache_dtype: Literal["auto", "int8"] = Field(
+        "auto", description="int8 takes about half the memory, on a CPU; auto is the dtype of the weights."
+    )
     kv_cache_tokens: int = Field(32768, ge=64, description="Size of the KV cache on a CPU, in tokens.")
     num_threads: int = Field(0, ge=0, description="Compute threads on a CPU; 0 takes every core.")
     gpu_memory_share: float = Field(0.9, gt=0, le=1, description="Of a GPU's memory: weights, work and KV cache.")

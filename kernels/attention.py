@@ -10,6 +10,7 @@ from kernels.cpu.memory import huge_pages
 
 CPU_BLOCK_SIZE = 16
 CUDA_BLOCK_SIZE = 32
+SCALE_BYTES = 4  # of an int8 cache: a float for K and one for V of each token and head
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,22 @@ def make_kv_cache(
 ) -> torch.Tensor:
     """Zeros [num_blocks, num_layers, 2 (K, V), block_size, num_kv_heads, head_dim]: a block moves in one copy.
 
-    A layer attends over the view `kv_cache[:, layer]`.
+    A layer attends over the view `kv_cache[:, layer]`. With int8 the last dimension also holds a scale: see
+    `kernels.int8_kv`.
     """
-    shape = (num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim)
+    shape = (num_blocks, num_layers, 2, block_size, num_kv_heads, head_width(head_dim, dtype))
     if torch.device(device).type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    memory = huge_pages(
-        math.prod(shape) * dtype.itemsize
-    ).zero_()  # given by the kernel now, not in the midst of a step
+    # By writing to it the memory is taken now, not in the midst of a step.
+    memory = huge_pages(math.prod(shape) * dtype.itemsize).zero_()
     return memory.view(dtype).view(shape)
+
+
+def head_width(head_dim: int, dtype: torch.dtype) -> int:
+    """Elements that K or V of one head take in a cache of `dtype`."""
+    return head_dim + SCALE_BYTES if dtype == torch.int8 else head_dim
+
+
+def head_dim_of(kv_layer: torch.Tensor) -> int:
+    """Elements of a head whose K and V are in a layer of a cache, or in the whole of it."""
+    return kv_layer.shape[-1] - SCALE_BYTES if kv_layer.dtype == torch.int8 else kv_layer.shape[-1]

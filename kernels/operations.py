@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 
 from kernels import reference, reference_attention, reference_moe
-from kernels.attention import AttentionBatch
+from kernels.attention import AttentionBatch, head_dim_of
 from kernels.cpu import recorded, recorded_experts
 from kernels.cpu.packed import PackedMatrix
 from kernels.cpu.program import active
@@ -99,7 +99,7 @@ def rotate_and_store(
     """Q of every token, rotated, [n, num_heads * head_dim]; its K, rotated, and its V go into the cache.
 
     `qkv` is [n, (num_heads + 2 * num_kv_heads) * head_dim], `kv_layer` [num_blocks, 2, block_size, num_kv_heads,
-    head_dim]. The norms, fp32 [head_dim], are of each head of Q and K, before they are rotated.
+    head_dim], on a CPU also in int8. The norms, fp32 [head_dim], are of each head of Q and K, before they are rotated.
     """
     if (program := active()) is not None:
         return recorded.rotate_and_store(
@@ -120,7 +120,7 @@ def paged_attention(
     """
     if (program := active()) is not None:
         return recorded.paged_attention(program, q, kv_layer, scale, sliding_window)
-    heads = q.view(len(q), -1, kv_layer.shape[4])
+    heads = q.view(len(q), -1, head_dim_of(kv_layer))
     backend = _backend(q) if _is_on_gpu(q) else reference_attention
     attended: torch.Tensor = backend.paged_attention(heads, kv_layer, batch, scale, sliding_window)
     return attended.flatten(1)

@@ -11,7 +11,8 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from kernels import reference_quantized
+from kernels import int8_kv, reference_quantized
+from kernels.attention import head_dim_of
 from kernels.quantized import Int4Matrix, Int8Matrix, QuantizedMatrix
 
 # BLAS libraries choose their loops by the number of rows, and so the order in which they add. With the weight as the
@@ -110,7 +111,7 @@ def rotate_and_store(
 
     `qkv` is [n, (num_heads + 2 * num_kv_heads) * head_dim]. The norms, fp32 [head_dim], are of each head.
     """
-    num_kv_heads, head_dim = kv_layer.shape[3:]
+    num_kv_heads, head_dim = kv_layer.shape[3], head_dim_of(kv_layer)
     heads = qkv.view(len(qkv), -1, head_dim)
     q, k, v = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
     q = q if q_norm is None else rms_norm(q, q_norm, eps)
@@ -122,6 +123,8 @@ def rotate_and_store(
 
 def store_kv(k: torch.Tensor, v: torch.Tensor, kv_layer: torch.Tensor, slot_mapping: torch.Tensor) -> None:
     """Write k and v [n, num_kv_heads, head_dim] into `kv_layer` [num_blocks, 2, block_size, ...] at their slots."""
+    if kv_layer.dtype == torch.int8:
+        k, v = int8_kv.quantize(k), int8_kv.quantize(v)
     block_size = kv_layer.shape[2]
     block_ids, offsets = slot_mapping // block_size, slot_mapping % block_size
     kv_layer[block_ids, 0, offsets] = k

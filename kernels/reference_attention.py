@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.attention import AttentionBatch
+from kernels import int8_kv
+from kernels.attention import AttentionBatch, head_dim_of
 
 KV_TILE = 128  # tokens; a multiple of the block size
 MAX_QUERIES = 128  # of a chunk attended to at once; bounds the scores in memory
@@ -42,8 +43,8 @@ def paged_attention(
 ) -> torch.Tensor:
     """Causal attention of q [num_tokens, num_heads, head_dim] over the cache; returns q's shape and dtype.
 
-    `kv_layer` [num_blocks, 2, block_size, num_kv_heads, head_dim] already holds this step's K and V. With
-    `sliding_window` w, a query sees the last w positions, its own among them.
+    `kv_layer` [num_blocks, 2, block_size, num_kv_heads, head_dim] already holds this step's K and V, as they are or in
+    int8. With `sliding_window` w, a query sees the last w positions, its own among them.
     """
     groups = batch.plans.get(sliding_window)
     if groups is None:
@@ -57,7 +58,7 @@ def paged_attention(
 def _attend(q: torch.Tensor, kv_layer: torch.Tensor, group: Group) -> torch.Tensor:
     """Attention of one group's queries, q fp32 [num_pieces * num_queries, num_heads, head_dim], already scaled."""
     num_pieces, num_queries, span = group.is_masked.shape
-    num_heads, (num_kv_heads, head_dim) = q.shape[1], kv_layer.shape[3:]
+    num_heads, num_kv_heads, head_dim = q.shape[1], kv_layer.shape[3], head_dim_of(kv_layer)
     num_shared = num_heads // num_kv_heads  # query heads per KV head
     q = q.view(num_pieces, num_queries, num_kv_heads, num_shared, head_dim)
     if num_queries * num_shared == 1:
@@ -82,8 +83,9 @@ def _attend(q: torch.Tensor, kv_layer: torch.Tensor, group: Group) -> torch.Tens
 
 def _gather(kv_layer: torch.Tensor, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
     """A group's K and V, copied out of the cache: fp32 [num_pieces * num_kv_heads, span, head_dim] each."""
-    k = kv_layer[:, 0][group.block_ids].flatten(1, 2).float()  # [num_pieces, span, num_kv_heads, head_dim]
-    v = kv_layer[:, 1][group.block_ids].flatten(1, 2).float()
+    widen = int8_kv.dequantize if kv_layer.dtype == torch.int8 else torch.Tensor.float
+    k = widen(kv_layer[:, 0][group.block_ids].flatten(1, 2))  # [num_pieces, span, num_kv_heads, head_dim]
+    v = widen(kv_layer[:, 1][group.block_ids].flatten(1, 2))
     v[group.is_unwritten] = 0.0  # their weight is zero, but zero times NaN would be NaN
     return k.transpose(1, 2).flatten(0, 1), v.transpose(1, 2).flatten(0, 1)
 

@@ -49,8 +49,11 @@ def resolve(settings: Settings, *, longest: int, block_size: int, num_blocks: in
 
 
 def block_bytes(shape: "ModelShape", block_size: int, dtype: "torch.dtype") -> int:
-    """Bytes of one block: K and V of all layers."""
-    return 2 * shape.num_layers * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    """Bytes of one block of a cache of `dtype`: K and V of all layers."""
+    from kernels.attention import head_width
+
+    width = head_width(shape.head_dim, dtype)
+    return 2 * shape.num_layers * block_size * shape.num_kv_heads * width * dtype.itemsize
 
 
 def blocks_that_fit(free_bytes: int, total_bytes: int, *, share: float, bytes_per_block: int) -> int:

@@ -86,12 +86,8 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
     import torch
 
     from kernels import attention_block_size
-    from kernels.cpu.library import library
     from workers.engine.build import build_engine
     from workers.models.card import read_card
-    from workers.models.loader import load_model
-    from workers.models.packings import AS_STORED
-    from workers.models.recorded import can_be_recorded
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = _dtype(settings, device)
@@ -99,7 +95,8 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
         torch.set_num_threads(settings.num_threads)
     model_card = read_card(path, cache_dir=cache_dir)
     block_size = attention_block_size(device, dtype=dtype, head_dim=model_card.config.head_dim)
-    bytes_per_block = capacity.block_bytes(model_card.config, block_size, dtype)
+    kv_dtype = _kv_dtype(settings, dtype, device)
+    bytes_per_block = capacity.block_bytes(model_card.config, block_size, kv_dtype)
     resolve_capacity = partial(
         capacity.resolve,
         settings,
@@ -113,44 +110,57 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
         on_card(_card(settings, model_card, has, dtype))
     log.info("loading the model", extra={"model": settings.served_name, "path": str(path), "dtype": str(dtype)})
     tokenizer = Tokenizer.load(model_card.tokenizer_path.resolve())
-    if device.type == "cpu" and library() is None:
-        log.warning(NO_KERNELS)
-    quantization = settings.quantization or AS_STORED
-    packing = quantization if can_be_recorded(model_card.config, dtype, device) else None
-    has_experts = any(model_card.config.experts)
-    if packing is None and (device.type == "cpu" or has_experts):
-        _refuse_quantization(settings)
-    decoder = load_model(
-        path,
-        cache_dir=cache_dir,
-        dtype=dtype,
-        device=device,
-        packing=packing,
-        quantization=None if device.type == "cpu" else quantization,
-    )
+    packing = _packing(settings, model_card, dtype, device)
+    decoder = _decoder(settings, path, dtype, device, packing)
     model = decoder if packing is None or has is None else _recorded(decoder, has)
     if has is None:
         memory = torch.cuda.mem_get_info
         free, total = capacity.warm_up(
-            model, settings, block_size=block_size, dtype=dtype, device=device, free_memory=memory
+            model, settings, block_size=block_size, dtype=kv_dtype, device=device, free_memory=memory
         )
         share = settings.gpu_memory_share
         num_blocks = capacity.blocks_that_fit(free, total, share=share, bytes_per_block=bytes_per_block)
         has = resolve_capacity(num_blocks=num_blocks)
         on_card(_card(settings, model_card, has, dtype))
-    config = _engine_config(settings, has, model_card, is_overlapping=settings.overlap or device.type != "cpu")
     engine = build_engine(
-        config, model, device=device, dtype=dtype, weights=_weights(path), has_graphs=not has_experts, clock=clock
+        _engine_config(settings, has, model_card, is_overlapping=settings.overlap or device.type != "cpu"),
+        model,
+        device=device,
+        dtype=kv_dtype,
+        weights=_weights(path, dtype, settings.quantization, packing),
+        has_graphs=not any(model_card.config.experts),
+        clock=clock,
     )
     return LoadedModel(engine, tokenizer, is_shared=settings.prefix_cache_scope == "all")
 
 
-def _refuse_quantization(settings: Settings) -> None:
-    if settings.quantization:
+def _packing(settings: Settings, model_card: "ModelCard", dtype: "torch.dtype", device: "torch.device") -> str | None:
+    """How the weights are packed for the CPU kernels; None where these do not compute. Raises LoadFailed."""
+    from kernels.cpu.library import library
+    from workers.models.packings import AS_STORED
+    from workers.models.recorded import can_be_recorded
+
+    if device.type == "cpu" and library() is None:
+        log.warning(NO_KERNELS)
+    if can_be_recorded(model_card.config, dtype, device):
+        return settings.quantization or AS_STORED
+    if settings.quantization and (device.type == "cpu" or any(model_card.config.experts)):
         raise LoadFailed(
             "HEADRACE_QUANTIZATION needs, on a CPU, the CPU kernels, dtype bfloat16 and heads of a multiple of 32, "
             "and on a GPU a model without experts"
         )
+    return None
+
+
+def _decoder(
+    settings: Settings, path: Path, dtype: "torch.dtype", device: "torch.device", packing: str | None
+) -> "Decoder":
+    from workers.models.loader import load_model
+    from workers.models.packings import AS_STORED
+
+    quantization = None if device.type == "cpu" else settings.quantization or AS_STORED
+    cache_dir = settings.data_dir / "models"
+    return load_model(path, cache_dir=cache_dir, dtype=dtype, device=device, packing=packing, quantization=quantization)
 
 
 def _recorded(decoder: "Decoder", has: Capacity) -> "RecordedModel":
@@ -187,6 +197,16 @@ def _dtype(settings: Settings, device: "torch.device") -> "torch.dtype":
     dtype = getattr(torch, settings.dtype)
     assert isinstance(dtype, torch.dtype)
     return dtype
+
+
+def _kv_dtype(settings: Settings, dtype: "torch.dtype", device: "torch.device") -> "torch.dtype":
+    import torch
+
+    if settings.kv_cache_dtype == "auto":
+        return dtype
+    if device.type != "cpu":
+        raise LoadFailed("HEADRACE_KV_CACHE_DTYPE=int8 needs a CPU; on a GPU the KV cache has the dtype of the weights")
+    return torch.int8
 
 
 def _card(settings: Settings, model_card: "ModelCard", has: Capacity, dtype: "torch.dtype") -> Card:
@@ -238,6 +258,7 @@ def _engine_config(settings: Settings, has: Capacity, model_card: "ModelCard", *
     )
 
 
-def _weights(path: Path) -> str:
-    """What changes when the model's files do."""
-    return fingerprint(file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
+def _weights(path: Path, *how: object) -> str:
+    """What changes when the model's files do, or how they are computed: another packing has other K and V."""
+    files = fingerprint(file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
+    return repr((files, *map(str, how)))

@@ -4,8 +4,9 @@
 
 namespace headrace {
 
-// A layer's part of block b begins at kv + b * block_stride and has 2 * block_size * num_kv_heads * head_dim bfloat16.
-// What lies where in it is the business of these kernels alone: blocks are only ever copied whole.
+// A layer's part of block b begins at element b * block_stride of kv. It has 2 * block_size * num_kv_heads * head_dim
+// bfloat16; for the kernels named `_int8` as many int8, and a float for the keys and one for the values of each head of
+// a token. What lies where in it is the business of these kernels alone: blocks are only ever copied whole.
 struct RotateAndStoreArguments {
   const float* qkv;     // [tokens, (num_heads + 2 * num_kv_heads) * head_dim]
   int64_t qkv_stride;
@@ -15,7 +16,7 @@ struct RotateAndStoreArguments {
   const float* table;   // [positions, 2, head_dim / 2]: cosines, sines
   uint16_t* q;          // bfloat16 [tokens, num_heads * head_dim]
   int64_t q_stride;
-  uint16_t* kv;
+  void* kv;
   int64_t block_stride, block_size;
   int64_t num_heads, num_kv_heads, head_dim;
 };
@@ -23,7 +24,7 @@ struct RotateAndStoreArguments {
 struct AttentionArguments {
   const uint16_t* q;
   int64_t q_stride;
-  const uint16_t* kv;
+  const void* kv;
   int64_t block_stride, block_size;
   int64_t num_heads, num_kv_heads, head_dim;
   int64_t sliding_window;  // positions that a query sees, its own among them; 0: all before it

@@ -1,6 +1,7 @@
 // Attention by the tile registers.
 #include "amx.h"
 #include "attention_rows512.h"
+#include "widen_vbmi.h"
 
 namespace headrace {
 namespace {
@@ -182,14 +183,19 @@ class AmxProducts {
 
 struct AmxAttention : Rows512 {
   using Products = AmxProducts;
+
+  static constexpr auto widen_keys = WidenVbmi::widen_keys;
+  static constexpr auto widen_values = WidenVbmi::widen_values;
 };
 
+template <class Cache>
 void attention(const void* words, const Context& context) {
-  Attention<AmxAttention>(arguments<AttentionArguments>(words), context.step).run(context.pool);
+  Attention<AmxAttention, Cache>(arguments<AttentionArguments>(words), context.step).run(context.pool);
 }
 
 }  // namespace
 
-extern const Entry kAttentionAmx[] = {{"attention", attention}, {nullptr, nullptr}};
+extern const Entry kAttentionAmx[] = {
+    {"attention", attention<Bfloat16Cache>}, {"attention_int8", attention<Int8Cache<AmxAttention>>}, {nullptr, nullptr}};
 
 }  // namespace headrace

@@ -1,5 +1,6 @@
 // Attention by products of bfloat16 pairs, and what comes before it.
 #include "attention_rows512.h"
+#include "rotate512.h"
 
 namespace headrace {
 namespace {
@@ -114,78 +115,17 @@ struct Avx512Attention : Rows512 {
   using Products = Avx512Products;
 };
 
+template <class Cache>
 void attention(const void* words, const Context& context) {
-  Attention<Avx512Attention>(arguments<AttentionArguments>(words), context.step).run(context.pool);
-}
-
-// One head of one token: normalised, if there is a weight, and rotated; store(i, elements i to i + 16).
-template <class Store>
-void rotate_head(const float* x, const float* norm, double eps, const float* cos_sin, int64_t dim, const Store& store) {
-  __m512 factor = _mm512_set1_ps(1.0f);
-  if (norm) {
-    __m512 squares = _mm512_setzero_ps();
-    for (int64_t i = 0; i < dim; i += 16) squares = _mm512_fmadd_ps(load_float(x + i), load_float(x + i), squares);
-    const float mean = horizontal_sum(squares) / static_cast<float>(dim);
-    factor = _mm512_set1_ps(1.0f / std::sqrt(mean + static_cast<float>(eps)));
-  }
-  const auto element = [&](int64_t i) {
-    return norm ? _mm512_mul_ps(_mm512_mul_ps(load_float(x + i), factor), load_float(norm + i)) : load_float(x + i);
-  };
-  const int64_t half = dim / 2;
-  for (int64_t i = 0; i < half; i += 16) {
-    const __m512 first = element(i), second = element(half + i);
-    const __m512 cos = load_float(cos_sin + i), sin = load_float(cos_sin + half + i);
-    store(i, _mm512_fmsub_ps(first, cos, _mm512_mul_ps(second, sin)));
-    store(half + i, _mm512_fmadd_ps(second, cos, _mm512_mul_ps(first, sin)));
-  }
-}
-
-// Sixteen elements of one token, each beside the same element of its pair's other token.
-void store_values(uint16_t* to, bool is_second, __m512 values) {
-  const __m512i low = _mm512_cvtepu16_epi32(round_to_bfloat16(values));
-  if (is_second)
-    _mm512_mask_storeu_epi16(to - 1, 0xAAAAAAAA, _mm512_slli_epi32(low, 16));
-  else
-    _mm512_mask_storeu_epi16(to, 0x55555555, low);
-}
-
-void store_keys(uint16_t* to, __m512 keys) {
-  alignas(32) uint16_t elements[16];
-  store_bfloat16(elements, keys);
-  for (int i = 0; i < 8; ++i) std::memcpy(to + i * kPairStride, elements + i * 2, 4);
-}
-
-void rotate_and_store_token(const RotateAndStoreArguments& a, const Step& step, int64_t token) {
-  const Layout layout = layout_of(a);
-  const int64_t dim = a.head_dim, block = step.slots[token] / a.block_size, offset = step.slots[token] % a.block_size;
-  const float* cos_sin = a.table + step.positions[token] * dim;
-  const float* x = a.qkv + token * a.qkv_stride;
-  for (int64_t head = 0; head < a.num_heads; ++head, x += dim) {
-    uint16_t* q = a.q + token * a.q_stride + head * dim;
-    rotate_head(x, a.q_norm, a.eps, cos_sin, dim, [&](int64_t i, __m512 elements) { store_bfloat16(q + i, elements); });
-  }
-  for (int64_t head = 0; head < a.num_kv_heads; ++head, x += dim) {
-    uint16_t* kv = layout.head(a.kv, block, head);
-    rotate_head(x, a.k_norm, a.eps, cos_sin, dim,
-                [&](int64_t i, __m512 elements) { store_keys(layout.key(kv, offset, i), elements); });
-    const float* v = x + a.num_kv_heads * dim;
-    for (int64_t i = 0; i < dim; i += 16) store_values(layout.value(kv, offset, i), offset % 2, load_float(v + i));
-  }
-}
-
-void rotate_and_store(const void* words, const Context& context) {
-  constexpr int64_t kTokens = 4;  // of a task
-  const RotateAndStoreArguments& a = arguments<RotateAndStoreArguments>(words);
-  const int64_t num_tokens = context.step.num_tokens;
-  context.pool.run((num_tokens + kTokens - 1) / kTokens, [&](int64_t task) {
-    for (int64_t token = task * kTokens; token < std::min(num_tokens, (task + 1) * kTokens); ++token)
-      rotate_and_store_token(a, context.step, token);
-  });
+  Attention<Avx512Attention, Cache>(arguments<AttentionArguments>(words), context.step).run(context.pool);
 }
 
 }  // namespace
 
-extern const Entry kAttentionAvx512[] = {
-    {"attention", attention}, {"rotate_and_store", rotate_and_store}, {nullptr, nullptr}};
+extern const Entry kAttentionAvx512[] = {{"attention", attention<Bfloat16Cache>},
+                                         {"attention_int8", attention<Int8Cache<Avx512Attention>>},
+                                         {"rotate_and_store", rotate_and_store<Bfloat16Writer>},
+                                         {"rotate_and_store_int8", rotate_and_store<Int8Writer>},
+                                         {nullptr, nullptr}};
 
 }  // namespace headrace

@@ -9,26 +9,31 @@
 #include <vector>
 
 #include "attention.h"
-#include "attention_tiles.h"
+#include "attention_bfloat16.h"
+#include "attention_int8.h"
 
 namespace headrace {
 namespace {
 
-// `Set` computes what an instruction set is good at; see attention_generic.h.
-template <class Set>
+// `Set` computes what an instruction set is good at; see attention_generic.h. `Cache` finds the keys and values.
+template <class Set, class Cache>
 class Attention {
  public:
   Attention(const AttentionArguments& arguments, const Step& step)
-      : a_(arguments), step_(step), layout_(layout_of(arguments)), num_shared_(a_.num_heads / a_.num_kv_heads) {}
+      : a_(arguments), step_(step), cache_(arguments), num_shared_(a_.num_heads / a_.num_kv_heads) {}
 
   void run(Pool& pool) {
     cut();
-    pool.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i) { attend(queries_of(tasks_[i])); });
+    const int64_t num_tasks = static_cast<int64_t>(tasks_.size());
+    // Where all threads are as fast, the one with task i gets this one next.
+    const auto next = [&](int64_t i) { return tasks_[std::min(i + pool.num_threads(), num_tasks - 1)]; };
+    pool.run(num_tasks, [&](int64_t i) { attend(queries_of(tasks_[i]), queries_of(next(i))); });
   }
 
  private:
-  using Weight = typename Set::Weight;
   using Products = typename Set::Products;
+  using Tile = typename Cache::Tile;
+  using Memory = Scratch<typename Set::Weight, typename Cache::Memory>;
 
   // The longest first, so that no thread is left with a long one at the end; lengths are told apart by powers of two.
   // The rows of one head follow each other: its keys and values stay in the cache of a core.
@@ -53,36 +58,38 @@ class Attention {
   }
 
   // While the rows of one tile are weighed, `products` computes the next one's scores and adds the last one's values.
-  void attend(const Queries& queries) const {
-    static thread_local Scratch<Weight> scratch;
+  void attend(const Queries& queries, const Queries& coming) const {
+    static thread_local Memory scratch;
     scratch.reserve(a_.head_dim, a_.block_size);
     RowStates rows;
+    cache_.begin(queries, scratch.cache);
+    cache_.expect(coming, table_of(coming), first_key_of(coming), scratch.cache);
     prepare(queries, rows, scratch);
     Products products(scratch.q, queries.num_rows, a_.head_dim, a_.block_size, scratch.sums);
 
     const int64_t end = queries.position(queries.num_rows - 1) + 1;
-    int64_t key = visible_from(queries.position(0)) / kKeyTile * kKeyTile;
-    KeyTile last, tile, next = tile_of(queries, key, end, scratch);
-    products.score(next, scratch.scores[0]);
+    int64_t key = first_key_of(queries);
+    Tile last, next = tile_of(queries, key, end, scratch), tile = next;
+    score(products, next, scratch, 0);
     products.finish();
     int64_t parity = 0;
     for (bool is_first = true; key < end; key += kKeyTile, is_first = false, parity ^= 1) {
       last = tile, tile = next;
-      if (!is_first) products.add(scratch.weights[parity ^ 1], last);
+      if (!is_first) add(products, last, scratch, parity ^ 1);
       if (key + kKeyTile < end) {
         next = tile_of(queries, key + kKeyTile, end, scratch);
-        products.score(next, scratch.scores[parity ^ 1]);
+        score(products, next, scratch, parity ^ 1);
       }
       weigh(queries, tile, parity, rows, products, scratch);
       products.finish();
       rescale(queries, rows, scratch.sums);
     }
-    products.add(scratch.weights[parity ^ 1], tile);
+    add(products, tile, scratch, parity ^ 1);
     products.finish();
     divide(queries, scratch);
   }
 
-  void prepare(const Queries& queries, RowStates& rows, Scratch<Weight>& scratch) const {
+  void prepare(const Queries& queries, RowStates& rows, Memory& scratch) const {
     for (int64_t row = 0; row < queries.num_rows; ++row) {
       const uint16_t* q = a_.q + queries.token(row) * a_.q_stride + queries.head(row) * a_.head_dim;
       std::memcpy(scratch.q + row * a_.head_dim, q, a_.head_dim * sizeof(uint16_t));
@@ -97,46 +104,39 @@ class Attention {
     return a_.sliding_window ? std::max<int64_t>(0, position + 1 - a_.sliding_window) : 0;
   }
 
-  // The blocks that have keys [first_key, end) of one tile.
-  KeyTile tile_of(const Queries& queries, int64_t first_key, int64_t end, Scratch<Weight>& scratch) const {
-    KeyTile tile;
-    tile.first_key = first_key, tile.num_groups = 0, tile.num_blocks = 0;
-    const int32_t* table = step_.block_tables + queries.seq * step_.max_blocks;
-    for (int64_t key = first_key; key < std::min(end, first_key + kKeyTile); key += a_.block_size) {
-      const uint16_t* head = layout_.head(a_.kv, table[key / a_.block_size], queries.kv_head);
-      for (int64_t offset = 0; offset < a_.block_size; offset += kGroup)
-        tile.keys[tile.num_groups++] = layout_.group(head, offset);
-      const uint16_t* values = layout_.values(head);
-      const int64_t num_written = queries.context_len - key;
-      const bool is_written = num_written >= a_.block_size;
-      tile.values[tile.num_blocks++] = is_written ? values : copy_written(values, num_written, scratch);
-    }
-    tile.num_keys = tile.num_groups * kGroup;
-    return tile;
+  // Of the first tile that any of them sees.
+  int64_t first_key_of(const Queries& queries) const {
+    return visible_from(queries.position(0)) / kKeyTile * kKeyTile;
   }
 
-  // Slots past the context may hold anything, and no weight makes a NaN a zero.
-  const uint16_t* copy_written(const uint16_t* values, int64_t num_written, Scratch<Weight>& scratch) const {
-    uint16_t* copy = scratch.last_values;
-    const int64_t num_whole = num_written / 2 * 2 * a_.head_dim;  // elements of pairs that are written
-    std::memcpy(copy, values, num_whole * sizeof(uint16_t));
-    std::memset(copy + num_whole, 0, (a_.block_size * a_.head_dim - num_whole) * sizeof(uint16_t));
-    if (num_written % 2)
-      for (int64_t i = 0; i < a_.head_dim; ++i) copy[num_whole + i * 2] = values[num_whole + i * 2];
-    return copy;
+  Tile tile_of(const Queries& queries, int64_t first_key, int64_t end, Memory& scratch) const {
+    return cache_.tile(queries, table_of(queries), first_key, end, scratch.cache);
   }
 
-  void weigh(const Queries& queries, const KeyTile& tile, int64_t parity, RowStates& rows, Products& products,
-             Scratch<Weight>& scratch) const {
+  const int32_t* table_of(const Queries& queries) const { return step_.block_tables + queries.seq * step_.max_blocks; }
+
+  void score(Products& products, Tile& tile, Memory& scratch, int64_t parity) const {
+    cache_.load_keys(tile, scratch.cache, [&](int64_t done, int64_t all) { products.advance(done, all); });
+    products.score(tile, scratch.scores[parity]);
+  }
+
+  void add(Products& products, Tile& tile, Memory& scratch, int64_t parity) const {
+    cache_.load_values(tile, scratch.cache);
+    products.add(scratch.weights[parity], tile);
+  }
+
+  void weigh(const Queries& queries, const Tile& tile, int64_t parity, RowStates& rows, Products& products,
+             Memory& scratch) const {
     const float scale2 = static_cast<float>(a_.scale) * kLog2E;
     for (int64_t row = 0; row < queries.num_rows; ++row) {
       const int64_t begin = visible_from(rows.position[row]) - tile.first_key;
       const int64_t end = rows.position[row] + 1 - tile.first_key;
       rows.visible[row] = {std::max<int64_t>(0, begin), std::max<int64_t>(0, std::min(tile.num_keys, end))};
     }
+    Cache::scale_scores(tile, scratch.scores[parity], queries.num_rows);
     Set::raise_max(scratch.scores[parity], queries.num_rows, tile.num_keys, scale2, rows);
     for (int64_t row = 0; row < queries.num_rows; ++row) {
-      Set::weigh(scratch.scores[parity] + row * kKeyTile, tile.num_keys, scale2, rows, row,
+      Set::weigh(scratch.scores[parity] + row * kKeyTile, tile.num_keys, scale2, rows, row, Cache::value_scales(tile),
                  scratch.weights[parity] + row * kKeyTile, scratch.totals + row * kGroup);
       products.advance(row + 1, queries.num_rows);
     }
@@ -147,7 +147,7 @@ class Attention {
       if (rows.rescale[row] != 1.0f) Set::rescale(sums + row * a_.head_dim, a_.head_dim, rows.rescale[row]);
   }
 
-  void divide(const Queries& queries, const Scratch<Weight>& scratch) const {
+  void divide(const Queries& queries, const Memory& scratch) const {
     for (int64_t row = 0; row < queries.num_rows; ++row) {
       uint16_t* out = a_.out + queries.token(row) * a_.out_stride + queries.head(row) * a_.head_dim;
       Set::divide(scratch.sums + row * a_.head_dim, scratch.totals + row * kGroup, a_.head_dim, out);
@@ -156,7 +156,7 @@ class Attention {
 
   const AttentionArguments& a_;
   const Step& step_;
-  const Layout layout_;
+  const Cache cache_;
   const int64_t num_shared_;
   std::vector<Task> tasks_;
 };

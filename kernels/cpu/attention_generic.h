@@ -22,13 +22,17 @@ inline uint32_t pair_of(const uint16_t* x) {
   std::memcpy(&pair, x, sizeof pair);
   return pair;
 }
+inline uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
 inline float first_of(uint32_t pair) { return float_of_bits(pair << 16); }
 inline float second_of(uint32_t pair) { return float_of_bits(pair & 0xFFFF0000u); }
 
 // Rounds to the nearest, of two equally near to the even one; a NaN stays one.
 inline uint16_t round_to_bfloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
+  const uint32_t bits = bits_of(value);
   if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
@@ -118,9 +122,10 @@ struct GenericAttention {
     }
   }
 
-  // One row's weights of a tile, 2^(score * scale2 - max) or 0 for keys that it does not see, and their totals.
+  // One row's weights of a tile, 2^(score * scale2 - max) or 0 for keys that it does not see, and their totals. With
+  // `value_scales`, of each group of keys, the weights are multiplied by these and the totals are not.
   static void weigh(const float* scores, int64_t num_keys, float scale2, const RowStates& rows, int64_t row,
-                    float* weights, float* totals) {
+                    const float* const* value_scales, float* weights, float* totals) {
     const Visible visible = rows.visible[row];
     const float max = rows.max[row];
     for (int64_t key = 0; key < num_keys; ++key) weights[key] = exp2_of(scores[key] * scale2 - max);
@@ -129,10 +134,37 @@ struct GenericAttention {
     for (int64_t lane = 0; lane < kGroup; ++lane) totals[lane] *= rows.rescale[row];
     for (int64_t key = 0; key < num_keys; key += kGroup)
       for (int64_t lane = 0; lane < kGroup; ++lane) totals[lane] += weights[key + lane];
+    if (value_scales) scale_scores(weights, num_keys / kGroup, value_scales);
+  }
+
+  // One row's, of each group of keys.
+  static void scale_scores(float* scores, int64_t num_groups, const float* const* scales) {
+    for (int64_t group = 0; group < num_groups; ++group, scores += kGroup)
+      for (int64_t lane = 0; lane < kGroup; ++lane) scores[lane] *= scales[group][lane];
+  }
+
+  // The keys of a group of tokens, and whole values, from `Int8Layout` to `Layout`.
+  static void widen_keys(const int8_t* from, int64_t head_dim, uint16_t* to) {
+    for (int64_t i = 0; i < head_dim; i += 2, from += 2 * kGroup, to += kPairStride)
+      widen_pairs(from, from + kGroup, kGroup, to);
+  }
+
+  static void widen_values(const int8_t* from, int64_t num_tokens, int64_t head_dim, uint16_t* to) {
+    for (int64_t token = 0; token < num_tokens; token += 2, from += 2 * head_dim, to += 2 * head_dim)
+      widen_pairs(from, from + head_dim, head_dim, to);
   }
 
   static void rescale(float* sums, int64_t head_dim, float factor) {
     for (int64_t i = 0; i < head_dim; ++i) sums[i] *= factor;
+  }
+
+  // Elements of `first` by turns with those of `second`. The lower half of such a float is zeros.
+  static void widen_pairs(const int8_t* first, const int8_t* second, int64_t n, uint16_t* to) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float low = static_cast<float>(first[i]), high = static_cast<float>(second[i]);
+      const uint32_t pair = bits_of(low) >> 16 | bits_of(high);
+      std::memcpy(to + i * 2, &pair, sizeof pair);
+    }
   }
 
   // out = sums / total
@@ -143,54 +175,9 @@ struct GenericAttention {
   }
 };
 
-void attention_generic(const void* words, const Context& context) {
-  Attention<GenericAttention>(arguments<AttentionArguments>(words), context.step).run(context.pool);
-}
-
-// One head of one token: normalised, if there is a weight, and rotated; store(i, element).
-template <class Store>
-void rotate_head(const float* x, const float* norm, double eps, const float* cos_sin, int64_t dim, const Store& store) {
-  float factor = 1.0f;
-  if (norm) {
-    float squares = 0.0f;
-    for (int64_t i = 0; i < dim; ++i) squares += x[i] * x[i];
-    factor = 1.0f / std::sqrt(squares / static_cast<float>(dim) + static_cast<float>(eps));
-  }
-  const int64_t half = dim / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    const float first = norm ? x[i] * factor * norm[i] : x[i];
-    const float second = norm ? x[half + i] * factor * norm[half + i] : x[half + i];
-    store(i, round_to_bfloat16(first * cos_sin[i] - second * cos_sin[half + i]));
-    store(half + i, round_to_bfloat16(second * cos_sin[i] + first * cos_sin[half + i]));
-  }
-}
-
-void rotate_and_store_token(const RotateAndStoreArguments& a, const Step& step, int64_t token) {
-  const Layout layout = layout_of(a);
-  const int64_t dim = a.head_dim, block = step.slots[token] / a.block_size, offset = step.slots[token] % a.block_size;
-  const float* cos_sin = a.table + step.positions[token] * dim;
-  const float* x = a.qkv + token * a.qkv_stride;
-  for (int64_t head = 0; head < a.num_heads; ++head, x += dim) {
-    uint16_t* q = a.q + token * a.q_stride + head * dim;
-    rotate_head(x, a.q_norm, a.eps, cos_sin, dim, [&](int64_t i, uint16_t element) { q[i] = element; });
-  }
-  for (int64_t head = 0; head < a.num_kv_heads; ++head, x += dim) {
-    uint16_t* kv = layout.head(a.kv, block, head);
-    rotate_head(x, a.k_norm, a.eps, cos_sin, dim,
-                [&](int64_t i, uint16_t element) { layout.key(kv, offset, i)[i % 2] = element; });
-    const float* v = x + a.num_kv_heads * dim;
-    for (int64_t i = 0; i < dim; ++i) *layout.value(kv, offset, i) = round_to_bfloat16(v[i]);
-  }
-}
-
-void rotate_and_store_generic(const void* words, const Context& context) {
-  constexpr int64_t kTokens = 8;  // of a task
-  const RotateAndStoreArguments& a = arguments<RotateAndStoreArguments>(words);
-  const int64_t num_tokens = context.step.num_tokens;
-  context.pool.run((num_tokens + kTokens - 1) / kTokens, [&](int64_t task) {
-    for (int64_t token = task * kTokens; token < std::min(num_tokens, (task + 1) * kTokens); ++token)
-      rotate_and_store_token(a, context.step, token);
-  });
+template <class Cache>
+void attention(const void* words, const Context& context) {
+  Attention<GenericAttention, Cache>(arguments<AttentionArguments>(words), context.step).run(context.pool);
 }
 
 }  // namespace

@@ -55,20 +55,34 @@ struct Rows512 {
   }
 
   static void weigh(const float* scores, int64_t num_keys, float scale2, const RowStates& rows, int64_t row,
-                    uint16_t* weights, float* totals) {
-    const Visible visible = rows.visible[row];
+                    const float* const* value_scales, uint16_t* weights, float* totals) {
     const Scale scale{_mm512_set1_ps(scale2), _mm512_set1_ps(rows.max[row])};
     __m512 total = _mm512_mul_ps(load_float(totals), _mm512_set1_ps(rows.rescale[row]));
-    if (sees_whole_tile(visible)) {
-      for (int64_t key = 0; key < kKeyTile; key += 32)
-        total = weigh_pair(load_float(scores + key), load_float(scores + key + 16), scale, total, weights + key);
-    } else {
-      for (int64_t key = 0; key < num_keys; key += 32) {
-        const __m512 first = load_visible(scores, key, visible), second = load_visible(scores, key + 16, visible);
-        total = weigh_pair(first, second, scale, total, weights + key);
-      }
-    }
+    if (value_scales)
+      total = weigh_tile(scores, num_keys, scale, rows.visible[row], total, [&](int64_t key, __m512 a, __m512 b) {
+        const __m512 first = load_float(value_scales[key / kGroup]), second = load_float(value_scales[key / kGroup + 1]);
+        store_weights(weights + key, _mm512_mul_ps(a, first), _mm512_mul_ps(b, second));
+      });
+    else
+      total = weigh_tile(scores, num_keys, scale, rows.visible[row], total,
+                         [&](int64_t key, __m512 a, __m512 b) { store_weights(weights + key, a, b); });
     store_float(totals, total);
+  }
+
+  static void scale_scores(float* scores, int64_t num_groups, const float* const* scales) {
+    for (int64_t group = 0; group < num_groups; ++group, scores += kGroup)
+      store_float(scores, _mm512_mul_ps(load_float(scores), load_float(scales[group])));
+  }
+
+  static void widen_keys(const int8_t* from, int64_t head_dim, uint16_t* to) {
+    for (int64_t i = 0; i < head_dim; i += 2, from += 2 * kGroup, to += kPairStride)
+      _mm512_storeu_si512(to, widen_pairs(from, from + kGroup));
+  }
+
+  static void widen_values(const int8_t* from, int64_t num_tokens, int64_t head_dim, uint16_t* to) {
+    for (int64_t token = 0; token < num_tokens; token += 2, from += 2 * head_dim)
+      for (int64_t i = 0; i < head_dim; i += 16, to += 32)
+        _mm512_storeu_si512(to, widen_pairs(from + i, from + head_dim + i));
   }
 
   static void rescale(float* sums, int64_t head_dim, float factor) {
@@ -106,12 +120,37 @@ struct Rows512 {
     return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), lanes, scores + key);
   }
 
-  // Weights of 32 keys, stored at once: a tile is loaded from them soon. Returns their sums, added to `total`.
-  static __m512 weigh_pair(__m512 first, __m512 second, const Scale& scale, __m512 total, uint16_t* weights) {
-    first = exp2_of(_mm512_fmsub_ps(first, scale.factor, scale.max));
-    second = exp2_of(_mm512_fmsub_ps(second, scale.factor, scale.max));
+  // store(key, weights of 16 keys, of the next 16) for all of a tile. Returns their sums, added to `total`.
+  template <class Store>
+  static __m512 weigh_tile(const float* scores, int64_t num_keys, const Scale& scale, Visible visible, __m512 total,
+                           const Store& store) {
+    const auto weigh_pair = [&](int64_t key, __m512 first, __m512 second) {
+      first = exp2_of(_mm512_fmsub_ps(first, scale.factor, scale.max));
+      second = exp2_of(_mm512_fmsub_ps(second, scale.factor, scale.max));
+      store(key, first, second);
+      total = _mm512_add_ps(_mm512_add_ps(total, first), second);
+    };
+    if (sees_whole_tile(visible))
+      for (int64_t key = 0; key < kKeyTile; key += 32)
+        weigh_pair(key, load_float(scores + key), load_float(scores + key + 16));
+    else
+      for (int64_t key = 0; key < num_keys; key += 32)
+        weigh_pair(key, load_visible(scores, key, visible), load_visible(scores, key + 16, visible));
+    return total;
+  }
+
+  // At once: a tile is loaded from them soon.
+  static void store_weights(uint16_t* weights, __m512 first, __m512 second) {
     _mm512_storeu_si512(weights, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
-    return _mm512_add_ps(_mm512_add_ps(total, first), second);
+  }
+
+  // Sixteen bfloat16 of `first` by turns with those of `second`. The lower half of such a float is zeros.
+  static __m512i widen_pairs(const int8_t* first, const int8_t* second) {
+    const auto bits_of = [](const int8_t* x) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+      return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+    };
+    return _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(bits_of(first), 16), bits_of(second));
   }
 };
 

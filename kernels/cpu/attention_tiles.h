@@ -55,24 +55,29 @@ struct alignas(64) CacheLine {
   uint8_t bytes[64];
 };
 
+inline void reserve_bytes(std::vector<CacheLine>& memory, size_t num_bytes) {
+  const size_t num_lines = (num_bytes + sizeof(CacheLine) - 1) / sizeof(CacheLine);
+  if (num_lines > memory.size()) memory.resize(num_lines);
+}
+
 // A thread's memory. What two tiles are in at a time is there twice.
-template <class Weight>
+template <class Weight, class CacheMemory>
 struct Scratch {
   std::vector<CacheLine> memory;
+  CacheMemory cache;      // of tiles that are not read in place
   float* scores[2];       // [kTaskRows, kKeyTile]
   float* sums;            // [kTaskRows, head_dim]: of the values times their weights
   float* totals;          // [kTaskRows, 16]: of the weights, by lane
   Weight* weights[2];     // [kTaskRows, kKeyTile]
   uint16_t* q;            // [kTaskRows, head_dim]
-  uint16_t* last_values;  // [block_size / 2, head_dim, 2]: zeros past the context
 
   void reserve(int64_t head_dim, int64_t block_size) {
     constexpr int64_t kTile = kTaskRows * kKeyTile;
     const int64_t num_floats = 2 * kTile + kTaskRows * (head_dim + 16);
     const int64_t num_bytes = num_floats * sizeof(float) + 2 * kTile * sizeof(Weight) +
-                              (kTaskRows + block_size) * head_dim * sizeof(uint16_t);
-    if (static_cast<size_t>(num_bytes) > memory.size() * sizeof(CacheLine))
-      memory.resize(num_bytes / sizeof(CacheLine) + 1);
+                              kTaskRows * head_dim * sizeof(uint16_t);
+    reserve_bytes(memory, num_bytes);
+    cache.reserve(head_dim, block_size);
     scores[0] = reinterpret_cast<float*>(memory.data());
     scores[1] = scores[0] + kTile;
     sums = scores[1] + kTile;
@@ -80,7 +85,6 @@ struct Scratch {
     weights[0] = reinterpret_cast<Weight*>(totals + kTaskRows * 16);
     weights[1] = weights[0] + kTile;
     q = reinterpret_cast<uint16_t*>(weights[1] + kTile);
-    last_values = q + kTaskRows * head_dim;
   }
 };
 

@@ -67,7 +67,7 @@ bool has_amx_instructions() {
 // Linux keeps a process from the tiles until it asks, once, for the room to save them.
 bool has_amx() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  static const bool is_there = has_avx512() && has_amx_instructions() &&
+  static const bool is_there = has_avx512() && __builtin_cpu_supports("avx512vbmi") && has_amx_instructions() &&
                                syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   return is_there;
 }

@@ -2,6 +2,7 @@
 
 import torch
 
+from kernels.attention import head_dim_of
 from kernels.cpu.packed import PackedMatrix
 from kernels.cpu.program import Argument, Program
 
@@ -99,11 +100,9 @@ def rotate_and_store(
     k_norm: torch.Tensor | None,
     eps: float,
 ) -> torch.Tensor:
-    head_dim = kv_layer.shape[4]
-    q = program.tokens(num_heads * head_dim, torch.bfloat16)
-    program.append(
-        "rotate_and_store", *rows_of(qkv), q_norm, k_norm, eps, table, *rows_of(q), *_cache(kv_layer, num_heads)
-    )
+    q = program.tokens(num_heads * head_dim_of(kv_layer), torch.bfloat16)
+    name = "rotate_and_store" + _suffix(kv_layer)
+    program.append(name, *rows_of(qkv), q_norm, k_norm, eps, table, *rows_of(q), *_cache(kv_layer, num_heads))
     return q
 
 
@@ -111,10 +110,9 @@ def paged_attention(
     program: Program, q: torch.Tensor, kv_layer: torch.Tensor, scale: float, sliding_window: int | None
 ) -> torch.Tensor:
     out = program.tokens(q.shape[1], torch.bfloat16)
-    num_heads = q.shape[1] // kv_layer.shape[4]
-    program.append(
-        "attention", *rows_of(q), *_cache(kv_layer, num_heads), sliding_window or 0, float(scale), *rows_of(out)
-    )
+    cache = _cache(kv_layer, q.shape[1] // head_dim_of(kv_layer))
+    name = "attention" + _suffix(kv_layer)
+    program.append(name, *rows_of(q), *cache, sliding_window or 0, float(scale), *rows_of(out))
     return out
 
 
@@ -124,5 +122,10 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def _cache(kv_layer: torch.Tensor, num_heads: int) -> tuple[torch.Tensor, int, int, int, int, int]:
-    _, _, block_size, num_kv_heads, head_dim = kv_layer.shape
-    return kv_layer, kv_layer.stride(0), block_size, num_heads, num_kv_heads, head_dim
+    block_size, num_kv_heads = kv_layer.shape[2:4]
+    return kv_layer, kv_layer.stride(0), block_size, num_heads, num_kv_heads, head_dim_of(kv_layer)
+
+
+def _suffix(kv_layer: torch.Tensor) -> str:
+    """Of the kernels' names for a cache of this dtype."""
+    return {torch.bfloat16: "", torch.int8: "_int8"}[kv_layer.dtype]

@@ -1,8 +1,8 @@
 """The quality of each weight format: `python -m tests.bench.perplexity`. Writes the table to results/perplexity.md.
 
 The demo model reads the beginning of Alice's Adventures in Wonderland, less its verses. Bfloat16 is what the model's
-file dequantizes to, computed by PyTorch and by the CPU kernels; the others are the file as it is, what
-`HEADRACE_QUANTIZATION` makes of it, and int4 checkpoints that are made of it.
+file dequantizes to, computed by PyTorch and by the CPU kernels; the others are that over an int8 KV cache, the file as
+it is, what `HEADRACE_QUANTIZATION` makes of it, and int4 checkpoints that are made of it.
 """
 
 import math
@@ -69,15 +69,16 @@ def main() -> None:
     report.add("bf16 by PyTorch", f"{base.perplexity:.3f}", "the file's weights dequantized")
     with tempfile.TemporaryDirectory() as directory:
         checkpoint = _dequantized(path, cache_dir, Path(directory))
-        for name, source, packing in (
-            ("bf16", checkpoint, "bf16"),
-            ("the GGUF file's own types", path, "bf16"),
-            ("int8", checkpoint, "int8"),
-            ("int4", checkpoint, "int4"),
-            *((name, _int4(checkpoint, Path(directory), name), "bf16") for name in INT4),
+        for name, source, packing, kv_dtype in (
+            ("bf16", checkpoint, "bf16", torch.bfloat16),
+            ("bf16 with an int8 KV cache", checkpoint, "bf16", torch.int8),
+            ("the GGUF file's own types", path, "bf16", torch.bfloat16),
+            ("int8", checkpoint, "int8", torch.bfloat16),
+            ("int4", checkpoint, "int4", torch.bfloat16),
+            *((name, _int4(checkpoint, Path(directory), name), "bf16", torch.bfloat16) for name in INT4),
         ):
             cache = Path(directory) / name
-            reading = _read(_recorded(source, cache, packing), windows)
+            reading = _read(_recorded(source, cache, packing), windows, kv_dtype)
             size = sum(file.stat().st_size for file in cache.glob("packed/*/weights.bin"))
             figures = f"{reading.perplexity:.3f}, {reading.beside(base)}"
             report.add(f"{name}, {size / MIB:.0f} MiB", figures, "the CPU kernels; perplexity beside the first")
@@ -87,9 +88,10 @@ def main() -> None:
 
 NOTE = (
     "The file was itself quantized from bfloat16 weights, which are not at hand: what its own types lost before is in "
-    "every row. int8 has a scale for each row of a weight and for each token; int4 and the file's types have one for "
-    "each group of 32 columns or less of both. The checkpoints of GPTQ and AWQ are made here, in their layouts but by "
-    "plain rounding to the nearest, the embedding in bfloat16; those tools fit their integers to a text, and lose less."
+    "every row. An int8 KV cache has a scale for K and one for V of each token and head. int8 has a scale for each row "
+    "of a weight and for each token; int4 and the file's types have one for each group of 32 columns or less of both. "
+    "The checkpoints of GPTQ and AWQ are made here, in their layouts but by plain rounding to the nearest, the "
+    "embedding in bfloat16; those tools fit their integers to a text, and lose less."
 )
 
 
@@ -146,9 +148,9 @@ def _int4(checkpoint: Path, directory: Path, name: str) -> Path:
     return path
 
 
-def _read(model: Decoder | RecordedModel, windows: list[list[int]]) -> Reading:
+def _read(model: Decoder | RecordedModel, windows: list[list[int]], kv_dtype: torch.dtype = torch.bfloat16) -> Reading:
     losses = []
-    paged = PagedModel(model, max_len=WINDOW + 1)
+    paged = PagedModel(model, max_len=WINDOW + 1, kv_dtype=kv_dtype)
     for window in windows:
         paged.num_computed = [0]
         for begin in range(0, len(window) - 1, STEP):

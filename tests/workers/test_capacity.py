@@ -7,6 +7,7 @@ import torch
 
 from db.settings import Settings
 from tests.checkpoints import make_checkpoint
+from tests.workers.engine.fakes import FakeShape
 from workers.capacity import NoRoom, block_bytes, blocks_that_fit, resolve, warm_up
 from workers.models.loader import load_model
 
@@ -18,6 +19,12 @@ def test_blocks_fill_the_share_that_a_worst_step_leaves() -> None:
     assert blocks_that_fit(40 * GIB, 80 * GIB, share=0.9, bytes_per_block=GIB) == 32
     with pytest.raises(NoRoom, match=r"5\.0 of 80\.0 GB are free .* HEADRACE_GPU_MEMORY_SHARE is 0\.9"):
         blocks_that_fit(5 * GIB, 80 * GIB, share=0.9, bytes_per_block=GIB)
+
+
+def test_an_int8_block_takes_little_more_than_half_of_a_bfloat16_one() -> None:
+    shape = FakeShape(num_layers=2, num_kv_heads=3, head_dim=64)
+    assert block_bytes(shape, 16, torch.bfloat16) == 2 * 2 * 16 * 3 * 64 * 2
+    assert block_bytes(shape, 16, torch.int8) == 2 * 2 * 16 * 3 * (64 + 4)
 
 
 def test_what_a_worker_holds_is_resolved_once(settings: Settings) -> None:

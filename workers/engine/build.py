@@ -27,7 +27,8 @@ def build_engine(
     has_graphs: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> Engine:
-    """An engine that runs `model`. `weights` names them: what was computed with others is never found again.
+    """An engine that runs `model` over a KV cache of `dtype`. `weights` names them and how they are computed: what was
+    computed with others is never found again.
 
     `accelerator` is what there is beside the host; None: a GPU that `device` names, or nothing. On one, decoding is
     captured in graphs unless `has_graphs` says that the model's launches depend on what it computes.

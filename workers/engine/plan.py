@@ -13,7 +13,7 @@ class Plan:
     """Filled by the scheduler. Chunks beside running sequences are as large as the target lets the step be.
 
     That is `target_itl_ms`, or else `SLOWDOWN` times what the step would take without them, so that many that run are
-    hardly stopped by a chunk that would be long for a few; more where more wait for a first token than for the next.
+    hardly stopped by a chunk that would be long for a few; more where over half as many wait for their first token.
     """
 
     budget: int  # tokens that may still be added
@@ -48,7 +48,7 @@ class Plan:
         if self.target_itl_ms is not None:
             self._target_seconds = self.target_itl_ms / 1000
         else:
-            share = max(1.0, num_prompts / len(self.sequences))
+            share = max(1.0, 2 * num_prompts / len(self.sequences))
             self._target_seconds = share * SLOWDOWN * self.step_time.seconds(self._num_rows, self._num_pairs)
 
     def most(self, num_before: int, num_missing: int, block_size: int) -> int:

@@ -53,7 +53,7 @@ class ModelRunner:
         *,
         disk: Files | None = None,
     ) -> None:
-        """`disk` holds the blocks of the lowest tier; None: there is none."""
+        """`dtype` is the KV cache's. `disk` holds the blocks of the lowest tier; None: there is none."""
         self.model = model
         self.device = torch.device(device)
         self.kv_cache = make_cache(model, config.num_blocks, config.block_size, dtype=dtype, device=self.device)

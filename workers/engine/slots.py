@@ -51,9 +51,7 @@ class Slots:
 
     def _changes(self, batch: Batch, slots: list[int]) -> list[tuple[int, int, int]]:
         """(slot, column, block id) of what differs."""
-        if (
-            batch is self._last and batch.new_blocks is not None
-        ):  # the same rows as before, and this is what they gained
+        if batch is self._last and batch.new_blocks is not None:  # what the same rows gained
             changes = [(slots[row], column, block_id) for row, column, block_id in batch.new_blocks]
             for slot, column, block_id in changes:
                 self._tables[slot][column:] = [block_id]

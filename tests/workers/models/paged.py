@@ -23,7 +23,15 @@ def load_recorded(path: Path, packing: str = "bf16", *, num_threads: int = 1) ->
 class PagedModel:
     """A model with room for `num_seqs` sequences of `max_len` tokens, whose blocks are dealt out shuffled."""
 
-    def __init__(self, model: Decoder | RecordedModel, *, num_seqs: int = 1, max_len: int = 256) -> None:
+    def __init__(
+        self,
+        model: Decoder | RecordedModel,
+        *,
+        num_seqs: int = 1,
+        max_len: int = 256,
+        kv_dtype: torch.dtype | None = None,
+    ) -> None:
+        """`kv_dtype` is the cache's; by default the model's."""
         self.model = model
         self.block_size = attention_block_size("cpu")
         blocks_per_seq = -(-max_len // self.block_size)
@@ -34,9 +42,10 @@ class PagedModel:
             block_size=self.block_size,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            dtype=_dtype(model),
+            dtype=kv_dtype or _dtype(model),
             device="cpu",
-        ).fill_(torch.nan)  # a slot that nobody wrote must not matter
+        )
+        self.kv_cache.view(torch.int8).fill_(-1)  # as any float a NaN: a slot that nobody wrote must not matter
         generator = torch.Generator().manual_seed(1)
         self.block_tables = torch.randperm(num_seqs * blocks_per_seq, generator=generator).view(num_seqs, -1).int()
         self.num_computed = [0] * num_seqs

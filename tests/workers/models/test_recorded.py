@@ -20,8 +20,8 @@ def checkpoint(directory: Path, name: str) -> Path:
     return make_checkpoint(directory, name.split(",")[0], **CASES[name] | {"head_dim": 32})
 
 
-def paged(model: RecordedModel, *, num_seqs: int = 1) -> PagedModel:
-    return PagedModel(model, num_seqs=num_seqs)
+def paged(model: RecordedModel, *, num_seqs: int = 1, kv_dtype: torch.dtype = BFLOAT16) -> PagedModel:
+    return PagedModel(model, num_seqs=num_seqs, kv_dtype=kv_dtype)
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,26 @@ def test_logits_are_as_near_the_exact_ones_as_those_of_pytorch(name: str, tmp_pa
         assert errors[0].median() < 1.2 * errors[1].median()
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if "mixtral" not in name and "moe" not in name])
+def test_an_int8_cache_costs_less_than_bfloat16_does_elsewhere(name: str, tmp_path: Path) -> None:
+    path = checkpoint(tmp_path / "model", name)
+    [exact] = PagedModel(load(path)).step({0: TOKEN_IDS})
+    [reference] = PagedModel(load(path), kv_dtype=torch.int8).step({0: TOKEN_IDS})
+    [plain] = PagedModel(load(path, BFLOAT16)).step({0: TOKEN_IDS})
+    [ours] = paged(load_recorded(path), kv_dtype=torch.int8).step({0: TOKEN_IDS})
+    rounding, quantizing = ((logits - exact).square().mean() for logits in (plain, reference))
+    assert 0 < quantizing < rounding
+    assert (ours - exact).square().mean() < 1.2 * (rounding + quantizing)
+
+
+@pytest.mark.parametrize("kv_dtype", [BFLOAT16, torch.int8], ids=str)
 @pytest.mark.parametrize(
     "name", ["llama", "mistral, sliding window", "gemma3", "qwen3", "mixtral, sliding window", "qwen3_moe"]
 )
-def test_bits_do_not_depend_on_chunks_neighbours_or_threads(name: str, tmp_path: Path) -> None:
+def test_bits_do_not_depend_on_chunks_neighbours_or_threads(name: str, kv_dtype: torch.dtype, tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "model", name)
-    [whole] = [logits.clone() for logits in paged(load_recorded(path)).step({0: TOKEN_IDS})]
-    model = paged(load_recorded(path, num_threads=2), num_seqs=3)
+    [whole] = [logits.clone() for logits in paged(load_recorded(path), kv_dtype=kv_dtype).step({0: TOKEN_IDS})]
+    model = paged(load_recorded(path, num_threads=2), num_seqs=3, kv_dtype=kv_dtype)
     rows, start = [], 0
     for end in (1, 2, 17, 49, 50, 113, 150):
         runs = {2: TOKEN_IDS[5 : 5 + 40 // end], 1: TOKEN_IDS[start:end], 0: TOKEN_IDS[9:12]}

@@ -1,0 +1,72 @@
+// Tiles of keys and values in a cache of bfloat16, which are read where they are.
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "attention.h"
+#include "attention_tiles.h"
+
+namespace headrace {
+namespace {
+
+class Bfloat16Cache {
+ public:
+  using Tile = KeyTile;
+
+  struct Memory {
+    std::vector<CacheLine> last_values;  // bfloat16 [block_size / 2, head_dim, 2]: zeros past the context
+
+    void reserve(int64_t head_dim, int64_t block_size) {
+      reserve_bytes(last_values, block_size * head_dim * sizeof(uint16_t));
+    }
+  };
+
+  explicit Bfloat16Cache(const AttentionArguments& a)
+      : kv_(static_cast<const uint16_t*>(a.kv)), layout_{a.block_stride, a.block_size, a.head_dim} {}
+
+  void begin(const Queries& /*queries*/, Memory& /*memory*/) const {}
+  void expect(const Queries& /*queries*/, const int32_t* /*table*/, int64_t /*first_key*/, Memory& /*memory*/) const {}
+
+  // The blocks from `first_key` on that are of one tile and before `end`.
+  Tile tile(const Queries& queries, const int32_t* table, int64_t first_key, int64_t end, Memory& memory) const {
+    Tile tile;
+    tile.first_key = first_key, tile.num_groups = 0, tile.num_blocks = 0;
+    for (int64_t key = first_key; key < std::min(end, first_key + kKeyTile); key += layout_.block_size) {
+      const uint16_t* head = layout_.head(kv_, table[key / layout_.block_size], queries.kv_head);
+      for (int64_t offset = 0; offset < layout_.block_size; offset += kGroup)
+        tile.keys[tile.num_groups++] = layout_.group(head, offset);
+      const uint16_t* values = layout_.values(head);
+      const int64_t num_written = queries.context_len - key;
+      const bool is_written = num_written >= layout_.block_size;
+      tile.values[tile.num_blocks++] = is_written ? values : copy_written(values, num_written, memory);
+    }
+    tile.num_keys = tile.num_groups * kGroup;
+    return tile;
+  }
+
+  template <class Pace>
+  void load_keys(Tile& /*tile*/, Memory& /*memory*/, const Pace& /*pace*/) const {}
+  void load_values(Tile& /*tile*/, Memory& /*memory*/) const {}
+  static void scale_scores(const Tile& /*tile*/, float* /*scores*/, int64_t /*num_rows*/) {}
+  static const float* const* value_scales(const Tile& /*tile*/) { return nullptr; }
+
+ private:
+  // Slots past the context may hold anything, and no weight makes a NaN a zero.
+  const uint16_t* copy_written(const uint16_t* values, int64_t num_written, Memory& memory) const {
+    uint16_t* copy = reinterpret_cast<uint16_t*>(memory.last_values.data());
+    const int64_t head_dim = layout_.head_dim;
+    const int64_t num_whole = num_written / 2 * 2 * head_dim;  // elements of pairs that are written
+    std::memcpy(copy, values, num_whole * sizeof(uint16_t));
+    std::memset(copy + num_whole, 0, (layout_.block_size * head_dim - num_whole) * sizeof(uint16_t));
+    if (num_written % 2)
+      for (int64_t i = 0; i < head_dim; ++i) copy[num_whole + i * 2] = values[num_whole + i * 2];
+    return copy;
+  }
+
+  const uint16_t* const kv_;
+  const Layout layout_;
+};
+
+}  // namespace
+}  // namespace headrace
