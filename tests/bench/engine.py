@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -26,8 +27,13 @@ SHORT = Kind("short", num_prompt=32, num_output=16, per_second=8.0, is_random=Tr
 LONG = Kind("long", num_prompt=1500, num_output=16, per_second=0.5, is_random=False)
 WARM = Kind("warm", num_prompt=400, num_output=20, per_second=4.0, is_random=False)
 SERVED_SECONDS = 10.0
-WHOLE = 2048  # a token budget that takes the longest prompt in one step
-TARGET_ITL_MS = 30.0
+NO_TARGET = {"target_itl_ms": 1e6}
+CUTS: dict[str, dict[str, Any]] = {  # how long prompts are cut beside those that run
+    "whole": {"token_budget": 2048, **NO_TARGET},
+    "in chunks of 512": NO_TARGET,
+    "in chunks, no target set": {},
+    "in chunks, target_itl_ms 30": {"target_itl_ms": 30.0},
+}
 NUM_TALKS = 2
 NUM_PAIRS, NUM_PAIRS_ALONE = 10, 60
 
@@ -117,13 +123,9 @@ def long_beside_short(model: Decoder, report: Report) -> None:
         f"{len(only_short)} short ones of {SHORT.num_prompt} + {SHORT.num_output} tokens at {SHORT.per_second:.0f}/s, "
         f"from arrival to last token; the long: {LONG.num_prompt:,} + {LONG.num_output} at {LONG.per_second}/s"
     )
-    chunked, whole = "chunks, budget of 512", "prompts whole"
-    target = f"chunks, target_itl_ms {TARGET_ITL_MS:.0f}"
     for name, arrivals, overrides in (
         ("alone", only_short, {}),
-        (f"beside long ones, {whole}", both, {"token_budget": WHOLE}),
-        (f"beside long ones, {chunked}", both, {}),
-        (f"beside long ones, {target}", both, {"target_itl_ms": TARGET_ITL_MS}),
+        *((f"beside long ones, {name}", both, overrides) for name, overrides in CUTS.items()),
     ):
         latencies = serve(_warm(make_engine(model, max_num_seqs=32, **overrides)), arrivals)
         short = [latency for id, latency in latencies.items() if id.startswith(SHORT.name)]
@@ -147,15 +149,11 @@ def token_gaps(model: Decoder, report: Report) -> None:
         f"{gaps.NUM_RUNNING} sequences decode, {gaps.NUM_ARRIVALS} prompts of {gaps.NUM_LONG_PROMPT:,} tokens arrive, "
         "one after the other; the longest gap beside each, then the prompt's own time to first token"
     )
-    for name, overrides in (
-        ("taken whole", {"token_budget": WHOLE}),
-        ("in chunks, budget of 512", {}),
-        (f"in chunks, target_itl_ms {TARGET_ITL_MS:.0f}", {"target_itl_ms": TARGET_ITL_MS}),
-    ):
+    for name, overrides in CUTS.items():
         found = gaps.measure(make_engine(model, **overrides))
         gap = f"median {median(found.longest) * 1000:.0f} ms, most {max(found.longest) * 1000:.0f} ms"
         value = f"{gap}; first token median {median(found.first_token) * 1000:.0f} ms"
-        report.add(f"longest gap between two tokens while a long prompt is {name}", value, how)
+        report.add(f"longest gap between two tokens while a long prompt is taken {name}", value, how)
 
 
 def static_or_continuous(model: Decoder, report: Report) -> None:

@@ -76,6 +76,14 @@ def world(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         workers.end()
 
 
+@pytest.fixture(autouse=True)
+def open_gates(world: World) -> Iterator[None]:
+    """A test that fails at a closed one leaves none in the way of the others."""
+    yield
+    world.loading.open()
+    world.step.open()
+
+
 def test_a_job_cancelled_while_no_worker_is_up_ends_at_once_and_a_later_worker_does_not_run_it(world: World) -> None:
     world.workers.end()
     [cancelled] = world.submit(SHORT)
@@ -144,7 +152,8 @@ def test_a_job_cancelled_while_its_workers_successor_loads_keeps_its_text(world:
         world.loading.wait()
         wait_until(lambda: world.jobs.row(cancelled).status == "queued", "the dead predecessor's job to be free")
         answer = world.service.cancel(cancelled)
-        assert (answer["status"], answer["usage"]["completion_tokens"]) == ("cancelled", num_delivered)
+        assert answer["status"] == "cancelled"
+        assert answer["usage"]["completion_tokens"] >= num_delivered, "the journal may know of more than the stream"
         world.loading.open()
         world.assert_next_job_runs()
     assert world.service.get(cancelled) == answer
