@@ -6,14 +6,15 @@ from workers.engine.sequence import Sequence
 from workers.engine.step_time import StepTime
 
 SLOWDOWN = 3.0  # of sequences that wait for a token each, by chunks beside them, where no target is set
+UNNOTICED_SECONDS = 0.03  # between two tokens, which a reader does not tell from fewer: a chunk may take as much anyway
 
 
 @dataclass(slots=True)
 class Plan:
     """Filled by the scheduler. Chunks beside running sequences are as large as the target lets the step be.
 
-    That is `target_itl_ms`, or else `SLOWDOWN` times what the step would take without them, so that many that run are
-    hardly stopped by a chunk that would be long for a few; more where over half as many wait for their first token.
+    That is `target_itl_ms`, or else `SLOWDOWN` times what the step would take without them, 30 ms at least: many that
+    run are hardly stopped by a chunk that would be long for a few. It is more where over half as many wait to begin.
     """
 
     budget: int  # tokens that may still be added
@@ -49,7 +50,8 @@ class Plan:
             self._target_seconds = self.target_itl_ms / 1000
         else:
             share = max(1.0, 2 * num_prompts / len(self.sequences))
-            self._target_seconds = share * SLOWDOWN * self.step_time.seconds(self._num_rows, self._num_pairs)
+            slowed = SLOWDOWN * self.step_time.seconds(self._num_rows, self._num_pairs)
+            self._target_seconds = share * max(UNNOTICED_SECONDS, slowed)
 
     def most(self, num_before: int, num_missing: int, block_size: int) -> int:
         """How many of the missing tokens behind `num_before` others the step can take.
