@@ -21,6 +21,7 @@ from db.models import Base
 from db.settings import Settings
 
 START_SECONDS = 30
+OLD_MEMORY, LAST_WORDS = "pre-existing shared memory block", 1000  # what PostgreSQL says of it, and where
 SURVIVES_KILL = ("fsync=off", "full_page_writes=off", "max_connections=200")  # of processes, not of the machine
 FAST = (*SURVIVES_KILL, "synchronous_commit=off")
 
@@ -39,13 +40,19 @@ class Server:
     def start(self) -> None:
         """Start it and wait until it answers."""
         self.prepare()
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = monotonic() + START_SECONDS
+        self._launch()
         while not self.is_ready():
-            if self.process.poll() is not None or monotonic() > deadline:
+            has_ended = self.process is not None and self.process.poll() is not None
+            if has_ended and monotonic() < deadline and OLD_MEMORY in self.log_path.read_text()[-LAST_WORDS:]:
+                self._launch()  # a killed one's children are on their way out
+            elif has_ended or monotonic() > deadline:
                 raise RuntimeError(f"{self.argv[0]} did not start:\n{self.log_path.read_text()}")
             sleep(0.01)
+
+    def _launch(self) -> None:
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def stop(self, with_signal: signal.Signals | None = None) -> None:
         """Stop it, or kill it, and wait for its end: a killed one blocks its successor until then."""

@@ -97,7 +97,7 @@ def test_jobs_that_ended_in_an_outage_of_the_broker_are_shown_as_ended(
 ) -> None:
     with WorkerProcess(worker_settings, tmp_path / "worker.log"):
         succeeding = jobs.submit(prompts(2), max_tokens=LONG)
-        failing = jobs.submit(prompts(1), max_tokens=LONG * 4, run_for=3.0)
+        failing = jobs.submit(prompts(1), max_tokens=LONG + 500, run_for=4.0)
         all_jobs = [*succeeding, *failing]
         wait_until(lambda: all(flower.state(job_id) == "STARTED" for job_id in all_jobs), "the jobs in Flower")
         servers.valkey.kill()
