@@ -5,6 +5,7 @@ A job waits once, however often it is put; the first place counts, and the earli
 
 import threading
 from collections.abc import Callable, Iterable
+from math import inf
 from time import monotonic
 
 from workers.held import HeldJob
@@ -31,8 +32,11 @@ class Mailbox:
         """Have the thread see to these, soon; or when each is `due` (monotonic seconds), should nobody flush before."""
         dues = {held: due(held) for held in jobs}
         with self._condition:
-            if not self._is_dropping:
-                self._waiting |= {held: min(at, self._waiting.get(held, at)) for held, at in dues.items()}
+            if self._is_dropping:
+                return
+            earliest = self._earliest()
+            self._waiting |= {held: min(at, self._waiting.get(held, at)) for held, at in dues.items()}
+            if self._earliest() < earliest:  # else who waits is woken in time, or has been
                 self._condition.notify_all()
 
     def take(self) -> list[HeldJob]:
@@ -44,11 +48,15 @@ class Mailbox:
             self._is_idle = True
             self._condition.notify_all()
             while not (jobs := self._due()) and not (self._is_closed and not self._waiting):
-                self._condition.wait(min(self._waiting.values()) - monotonic() if self._waiting else None)
+                self._condition.wait(self._earliest() - monotonic() if self._waiting else None)
             for held in jobs:
                 del self._waiting[held]
             self._is_idle = not jobs
             return jobs
+
+    def _earliest(self) -> float:
+        """When the next is due; never, where none waits."""
+        return min(self._waiting.values(), default=inf)
 
     def _due(self) -> list[HeldJob]:
         """Those to be taken now."""

@@ -134,7 +134,8 @@ class Streamer(WorkerThread):
 
 
 def pause_seconds(num_streams: int, num_processors: int) -> float:
-    """Between two entries of a stream, when so many are told: with it all of them take at most `TELL_SHARE`."""
+    """Between two entries of a stream, when so many are told: those beyond `NUM_PROMPT` then take `TELL_SHARE`, or what
+    they do at `MOST_PAUSE_SECONDS`."""
     num_slow = max(0, num_streams - NUM_PROMPT)
     return min(MOST_PAUSE_SECONDS, num_slow * TELL_SECONDS / (TELL_SHARE * num_processors))
 
