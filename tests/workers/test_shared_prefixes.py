@@ -11,8 +11,10 @@ import pytest
 
 from db.settings import Settings
 from tests.checkpoints import make_checkpoint
+from tests.workers.engine.known_disk_tier import KnownDiskTier
 from tests.workers.held_jobs import make_held
 from tests.workers.loop_world import PATIENCE_SECONDS, Ends
+from workers.engine import build
 from workers.loading import load
 from workers.loop import EngineLoop
 
@@ -78,11 +80,12 @@ def leave_on_disk(settings: Settings) -> None:
 
 @pytest.mark.parametrize("is_retrained", [False, True])
 def test_after_a_restart_with_other_weights_nothing_is_found_that_the_old_ones_computed(
-    tiny: Settings, tmp_path: Path, is_retrained: bool
+    tiny: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_retrained: bool
 ) -> None:
     """Also where the new files are as long as the old, and as old: builds that are to repeat set every time alike."""
     tiers = {"kv_cache_tokens": 64, "max_model_len": 64, "host_cache_gb": 4e-5, "disk_cache_gb": 0.01}
     settings = tiny.model_copy(update=tiers)
+    monkeypatch.setattr(build, "DiskTier", KnownDiskTier)
     leave_on_disk(settings)
     if is_retrained:
         weights = tmp_path / "tiny" / "model.safetensors"

@@ -3,16 +3,15 @@
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from tests.checkpoints import make_checkpoint
 from tests.workers.engine.fakes import Clock, know_steps_to_be_slow, make_config, make_sequence, run_to_end
+from tests.workers.engine.known_disk_tier import KnownDiskTier
 from workers.engine import build
 from workers.engine.build import build_engine
-from workers.engine.disk_tier import DiskTier
 from workers.engine.engine import Engine
 from workers.engine.group import SequenceGroup, choice_seed
 from workers.engine.outputs import StepOutput
@@ -132,14 +131,6 @@ def test_outputs_are_the_same_when_blocks_are_swapped_to_the_host(
     assert without_counts(run(engine, make_sequences())) == alone
     assert engine.stats().preemptions_swap > 0 and engine.stats().swapped_in_bytes > 0
     engine.close()
-
-
-class KnownDiskTier(DiskTier):
-    """Has found what an earlier run left before it is asked for anything."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        assert self.wait_until_idle(30)
 
 
 def test_outputs_are_the_same_from_blocks_that_an_engine_before_left_on_disk(
