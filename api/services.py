@@ -66,6 +66,7 @@ class Services:
     example_models: TtlCache[None, str | None] = field(default_factory=lambda: TtlCache(EXAMPLE_SECONDS))
     # Work that outlives its request, such as cancelling the job of a client that left. Written by the event loop.
     background: set[asyncio.Task[Any]] = field(default_factory=set)
+    streams: set[asyncio.Task[None]] = field(default_factory=set)  # that send events just now; as above
 
     async def queue_depths(self, *, stale_seconds: float = 0.0) -> list[Depth]:
         """Every model's and tier's depth, at most a second old, and that much older for who must not wait."""
@@ -91,6 +92,11 @@ class Services:
         task = asyncio.create_task(work)
         self.background.add(task)
         task.add_done_callback(self._finish_background)
+
+    def end_streams(self) -> None:
+        """Cut off the clients that are being sent events: the process is to end."""
+        for task in self.streams:
+            task.cancel()
 
     def _finish_background(self, task: asyncio.Task[Any]) -> None:
         self.background.discard(task)

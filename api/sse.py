@@ -1,14 +1,18 @@
 """Server-sent events as bytes, and the response that sends them."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-KEEPALIVE_SECONDS = 15
+KEEPALIVE_SECONDS = 15.0
+KEEPALIVE = b": keepalive\n\n"
 DONE = b"data: [DONE]\n\n"
+HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # the second keeps nginx from collecting events
 
 
 def frame(data: dict[str, Any], *, event: str | None = None, number: int | None = None) -> bytes:
@@ -20,21 +24,55 @@ def frame(data: dict[str, Any], *, event: str | None = None, number: int | None 
     return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode("ascii")
 
 
-class EventResponse(EventSourceResponse):
-    """Sends frames. Comments keep idle connections open; `on_over` is called once it is over, however that came."""
+class EventResponse(Response):
+    """Sends frames until they end, the client leaves or the server stops. Comments keep idle connections open.
 
-    def __init__(self, frames: AsyncIterator[bytes], *, on_over: Callable[[], None] | None = None) -> None:
-        super().__init__(
-            frames,
-            ping=KEEPALIVE_SECONDS,
-            ping_message_factory=lambda: ServerSentEvent(comment="keepalive", sep="\n"),
-            sep="\n",
-        )
+    Two tasks a stream: a stream is a client that waits, and there may be thousands.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, frames: AsyncGenerator[bytes], *, on_over: Callable[[], None] | None = None) -> None:
+        """`on_over` is called once it is over, however that came."""
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._frames = frames
         self._on_over = on_over
+        self._sending = asyncio.Lock()  # a comment must not get behind the last frame
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        streams = scope["app"].state.services.streams
+        frames = asyncio.create_task(self._send_frames(send))
+        gone = asyncio.create_task(_until_disconnect(receive))
+        streams.add(frames)
         try:
-            await super().__call__(scope, receive, send)
+            while not frames.done() and not gone.done():
+                await asyncio.wait({frames, gone}, timeout=KEEPALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if not frames.done() and not gone.done():
+                    await self._send(send, KEEPALIVE)
         finally:
+            streams.discard(frames)
+            frames.cancel()
+            gone.cancel()
+            await asyncio.wait({frames, gone})
             if self._on_over is not None:
                 self._on_over()
+        if not frames.cancelled():
+            frames.result()
+
+    async def _send_frames(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(self._frames):
+            async for each in self._frames:
+                await self._send(send, each)
+        async with self._sending:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, body: bytes) -> None:
+        async with self._sending:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

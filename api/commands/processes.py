@@ -38,9 +38,8 @@ def api(host: Annotated[str | None, typer.Option(help="Address to listen on; def
     """
     import gc
 
-    import uvicorn
-
     from api.app import create_app
+    from api.server import serve
     from db.logs import log_to_stderr
     from db.settings import get_settings
 
@@ -48,13 +47,7 @@ def api(host: Annotated[str | None, typer.Option(help="Address to listen on; def
     log_to_stderr(settings.log_level)
     app = create_app(settings)
     gc.freeze()  # modules and routes never go; a full collection that walks them holds up every request for 50 ms
-    uvicorn.run(
-        app,
-        host=host or settings.host,
-        port=settings.port,
-        log_config=None,  # what is set up above holds for uvicorn too
-        timeout_graceful_shutdown=5,  # event streams of waiting jobs have no end of their own
-    )
+    serve(app, host=host or settings.host, port=settings.port)
 
 
 def worker() -> None:

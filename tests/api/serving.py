@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+import api.server
 from api.app import create_app
 from db.settings import Settings
 
@@ -16,7 +17,7 @@ KEY = "hr_test-key"
 OTHER_KEY = "hr_other-tenant"
 
 
-class Server(uvicorn.Server):
+class Server(api.server.Server):
     """Ends when it is told to: uvicorn's own looks ten times a second, and tests start hundreds of them."""
 
     def __init__(self, config: uvicorn.Config) -> None:
