@@ -6,12 +6,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select, text
+from sqlalchemy import bindparam, func, select, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from db import outputs
-from db.events import write_events
+from db.events import EVENTS, event_ids, write_events
 from db.models import ENDED, Job, Status
 from db.queue_message import Ready
 from db.stream import Token
@@ -59,62 +60,58 @@ class Expired:
     unqueue: Ready | None
 
 
-FINISH = text("""
-    UPDATE jobs SET
-        status = ended.status,
-        ended_at = clock_timestamp(),
-        num_output_tokens = ended.num_output_tokens,
-        num_cached_tokens = ended.num_cached_tokens,
-        finish_reason = ended.finish_reason,
-        error_code = ended.error_code,
-        error_message = ended.error_message
-    FROM unnest(
-        CAST(:job_id AS uuid[]), CAST(:attempt AS int[]), CAST(:worker_id AS uuid[]), CAST(:status AS text[]),
-        CAST(:num_output_tokens AS int[]), CAST(:num_cached_tokens AS int[]), CAST(:finish_reason AS text[]),
-        CAST(:error_code AS text[]), CAST(:error_message AS text[])
-    ) AS ended(
-        job_id, attempt, worker_id, status, num_output_tokens, num_cached_tokens, finish_reason, error_code,
-        error_message
-    )
-    WHERE jobs.id = ended.job_id AND jobs.id = ANY(CAST(:job_id AS uuid[]))
-      AND jobs.status = 'running' AND jobs.attempt = ended.attempt AND jobs.worker_id = ended.worker_id
-    RETURNING jobs.*
-""")
-COLUMNS = ("job_id", "attempt", "worker_id", "status", "num_cached_tokens", "finish_reason", "error_code")
+# Any number of ends in one round trip. What was kept of an earlier attempt gives way, or goes where none is written.
+FINISH = text(f"""
+    WITH given AS (
+        SELECT * FROM jsonb_to_recordset(:ends) AS given(
+            id uuid, attempt int, worker_id uuid, status text, num_output_tokens int, num_cached_tokens int,
+            finish_reason text, error_code text, error_message text, has_output boolean, {outputs.RECORD}
+        )
+    ), ended AS (
+        UPDATE jobs SET
+            status = given.status,
+            ended_at = clock_timestamp(),
+            num_output_tokens = given.num_output_tokens,
+            num_cached_tokens = given.num_cached_tokens,
+            finish_reason = given.finish_reason,
+            error_code = given.error_code,
+            error_message = given.error_message
+        FROM given
+        WHERE jobs.id = given.id AND jobs.id = ANY(CAST(:job_id AS uuid[]))
+          AND jobs.status = 'running' AND jobs.attempt = given.attempt AND jobs.worker_id = given.worker_id
+        RETURNING jobs.*
+    ), output AS (
+        INSERT INTO job_outputs (job_id, {outputs.NAMES})
+        SELECT id, {outputs.NAMES} FROM given JOIN ended USING (id, attempt) WHERE has_output
+        ON CONFLICT (job_id) DO UPDATE SET {outputs.REPLACED}
+    ), dropped AS (
+        DELETE FROM job_outputs USING given JOIN ended USING (id, attempt)
+        WHERE job_id = id AND job_id = ANY(CAST(:job_id AS uuid[])) AND attempt > 1 AND NOT has_output
+    ), {EVENTS}
+    SELECT id FROM ended
+""").bindparams(bindparam("ends", type_=JSONB))
+AS_GIVEN = ("attempt", "status", "num_cached_tokens", "finish_reason", "error_code")
 
 
 def finish(session: Session, ends: Sequence[End]) -> set[UUID]:
     """End running jobs; returns those that were still the attempt's and the worker's. The others have moved on."""
     if not ends:
         return set()
-    parameters: dict[str, Any] = {name: [getattr(end, name) for end in ends] for name in COLUMNS}
-    parameters["num_output_tokens"] = [len(end.token_ids) for end in ends]
-    parameters["error_message"] = [end.error_message and storable(end.error_message) for end in ends]
-    jobs = session.scalars(
-        select(Job).from_statement(FINISH), parameters, execution_options={"populate_existing": True}
-    ).all()
-    attempts = {job.id: job.attempt for job in jobs}
-    ended = [end for end in ends if attempts.get(end.job_id) == end.attempt]
-    outputs.write(
-        session,
-        [
-            {
-                "job_id": str(end.job_id),
-                "text": storable(end.text),
-                "token_ids": end.token_ids,
-                "text_offsets": end.text_offsets,
-                "logprobs": end.logprobs,
-                "choices": end.choices,
-                "finish_reasons": end.finish_reasons,
-                "prompt_logprobs": end.prompt_logprobs,
-            }
-            for end in ended
-            if _has_output(end)
-        ],
-    )
-    outputs.drop(session, [end.job_id for end in ended if end.attempt > 1 and not _has_output(end)])
-    write_events(session, jobs)
-    return set(attempts)
+    job_ids = [end.job_id for end in ends]
+    rows = [_row(end) for end in ends]
+    return set(session.scalars(FINISH, {"ends": rows, "job_id": job_ids, "event_ids": event_ids(job_ids)}))
+
+
+def _row(end: End) -> dict[str, Any]:
+    return {
+        **{name: getattr(end, name) for name in (*AS_GIVEN, *outputs.COLUMNS)},
+        "id": str(end.job_id),
+        "worker_id": str(end.worker_id),
+        "num_output_tokens": len(end.token_ids),
+        "error_message": end.error_message and storable(end.error_message),
+        "has_output": _has_output(end),
+        "text": storable(end.text),
+    }
 
 
 def _has_output(end: End) -> bool:
@@ -230,4 +227,4 @@ def end_locked(session: Session, endings: Sequence[Ending]) -> None:
         job.error_code, job.error_message = ending.error_code, ending.error_message
     session.flush()
     outputs.write(session, [outputs.row_of(job_id, tokens) for job_id, tokens in delivered.items() if tokens])
-    write_events(session, [ending.job for ending in endings])
+    write_events(session, [ending.job.id for ending in endings])

@@ -135,6 +135,7 @@ class JobInput(Base):
     prompt_token_ids: Mapped[list[int]]
     sampling: Mapped[dict[str, Any]]  # db.sampling.Sampling as JSON
     webhook_url: Mapped[str | None]
+    webhook_host: Mapped[str | None]  # of the URL, in one spelling
     metadata_: Mapped[dict[str, Any]] = mapped_column("metadata")
 
     __table_args__ = (

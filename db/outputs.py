@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, delete, func, select, text
+from sqlalchemy import bindparam, func, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
@@ -18,14 +18,13 @@ from db.stream import Token
 from db.texts import storable
 
 COLUMNS = ("text", "token_ids", "text_offsets", "logprobs", "choices", "finish_reasons", "prompt_logprobs")
+NAMES = ", ".join(COLUMNS)
+RECORD = """text text, token_ids int[], text_offsets int[], logprobs jsonb, choices int[], finish_reasons text[],
+            prompt_logprobs jsonb"""  # them, in JSON
 REPLACED = ", ".join(f"{column} = EXCLUDED.{column}" for column in COLUMNS)
 WRITE = f"""
-    INSERT INTO job_outputs (job_id, {", ".join(COLUMNS)})
-    SELECT job_id, {", ".join(COLUMNS)}
-    FROM jsonb_to_recordset(:outputs) AS written(
-        job_id uuid, text text, token_ids int[], text_offsets int[], logprobs jsonb, choices int[],
-        finish_reasons text[], prompt_logprobs jsonb
-    )
+    INSERT INTO job_outputs (job_id, {NAMES})
+    SELECT job_id, {NAMES} FROM jsonb_to_recordset(:outputs) AS written(job_id uuid, {RECORD})
     ON CONFLICT (job_id) DO UPDATE SET {REPLACED}
 """
 WRITE_ENDED = text(WRITE).bindparams(bindparam("outputs", type_=JSONB))
@@ -45,12 +44,6 @@ def keep(session: Session, delivered: Mapping[UUID, Sequence[Token]]) -> None:
     outputs = [row_of(job_id, tokens) for job_id, tokens in delivered.items() if tokens]
     if outputs:
         session.execute(WRITE_DELIVERED, {"outputs": outputs})
-
-
-def drop(session: Session, job_ids: Collection[UUID]) -> None:
-    """Forget what was kept of jobs that ended without an output."""
-    if job_ids:
-        session.execute(delete(JobOutput).where(JobOutput.job_id.in_(job_ids)))
 
 
 def kept(session: Session, job_ids: Collection[UUID]) -> dict[UUID, list[Token]]:

@@ -15,6 +15,7 @@ from db.ids import new_id
 from db.models import IdempotencyKey, Job
 from db.queue import Ready
 from db.sampling import Sampling
+from db.webhook_url import lane_host
 
 
 class IdempotencyMismatch(Exception):
@@ -68,7 +69,8 @@ SUBMIT = select(Job).from_statement(
                 number int, id uuid, tenant text, key_id uuid, kind text, model text, tier smallint, stream boolean,
                 seed bigint, num_prompt_tokens int, max_tokens int, num_blocks int, start_by timestamptz,
                 finish_by timestamptz, run_for float8, replay_of uuid, prompt text, messages jsonb,
-                prompt_token_ids int[], sampling jsonb, webhook_url text, metadata jsonb
+                prompt_token_ids int[], sampling jsonb, webhook_url text,
+                webhook_host text, metadata jsonb
             )
         ), windows AS (
             SELECT *, CASE WHEN EXISTS (
@@ -97,8 +99,10 @@ SUBMIT = select(Job).from_statement(
             ORDER BY number
             RETURNING *
         ), body AS (
-            INSERT INTO job_inputs (job_id, prompt, messages, prompt_token_ids, sampling, webhook_url, metadata)
-            SELECT id, prompt, messages, prompt_token_ids, sampling, webhook_url, metadata FROM given
+            INSERT INTO job_inputs (
+                job_id, prompt, messages, prompt_token_ids, sampling, webhook_url, webhook_host, metadata
+            )
+            SELECT id, prompt, messages, prompt_token_ids, sampling, webhook_url, webhook_host, metadata FROM given
         )
         SELECT * FROM job
     """).bindparams(bindparam("jobs", type_=JSONB))
@@ -147,6 +151,7 @@ def _row(number: int, job_id: UUID, new: NewJob) -> dict[str, Any]:
         "seed": secrets.randbits(63) if new.seed is None else new.seed,
         "num_prompt_tokens": len(new.prompt_token_ids),
         "sampling": new.sampling.model_dump(mode="json"),
+        "webhook_host": None if new.webhook_url is None else lane_host(new.webhook_url),
     }
 
 

@@ -19,6 +19,7 @@ class WebhookEndpoint(Base):
     tenant: Mapped[str]
     name: Mapped[str]
     url: Mapped[str | None]
+    host: Mapped[str | None]  # of the URL, in one spelling
     secret: Mapped[str]  # whsec_ and base64
     event_types: Mapped[list[str]] = mapped_column(ARRAY(Text))
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)

@@ -107,7 +107,7 @@ LEASE_DUE = text("""
       AND webhook_events.id = webhook_deliveries.event_id
       AND webhook_endpoints.id = webhook_deliveries.endpoint_id
     RETURNING webhook_deliveries.id AS delivery_id, event_id, endpoint_id, webhook_deliveries.job_id,
-        webhook_deliveries.tenant, host, webhook_deliveries.url, secret, body, num_attempts
+        webhook_deliveries.tenant, webhook_deliveries.host, webhook_deliveries.url, secret, body, num_attempts
 """)
 
 

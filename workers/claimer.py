@@ -49,6 +49,8 @@ class Claimer:
         self._model = settings.served_name
         self._key_window = settings.key_window
         self._engine = engine
+        # A claim is one statement, and what is read beside it stands by itself.
+        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._redis = client
         self._lease = lease
         self._push_front = push_front
@@ -57,9 +59,8 @@ class Claimer:
         """Make the rows ours, or put the messages back where they were. A lost answer is the reconcile's business."""
         job_ids = list(dict.fromkeys(message.job_id for message in messages))
         try:
-            with Session(self._engine) as session:
+            with Session(self._autocommit) as session:
                 rows = jobs.claim(session, worker_id, job_ids, may_take_crashed=may_take_crashed)
-                session.commit()
                 claimed = {job.id: job for job in rows}
                 left = [job_id for job_id in job_ids if job_id not in claimed]
                 crashes = jobs.num_crashes(session, left) if left else {}

@@ -40,7 +40,7 @@ class Writer(WorkerThread):
     ) -> None:
         """`on_written` is called on this thread once a job's end is durable; False: its row was no longer ours."""
         super().__init__("writer", on_failure)
-        self._engine = engine
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")  # ends are one statement
         self._on_written = on_written
         self._outage = Outage(log, "ends wait for Postgres")
         self._waiting = Mailbox()
@@ -100,7 +100,6 @@ class Writer(WorkerThread):
             written = jobs.finish(session, ends)
             if is_retry:  # the try before may have been committed, and only its answer lost
                 written |= jobs.finished(session, ends)
-            session.commit()
         return written
 
 

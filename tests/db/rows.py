@@ -12,6 +12,7 @@ from db.jobs import End, NewJob
 from db.models import Job, JobInput, Status, WebhookEndpoint, Worker
 from db.sampling import Sampling
 from db.stream import Token
+from db.webhook_url import lane_host
 
 KEY = UUID(int=1)
 
@@ -68,6 +69,7 @@ def add_job(
         prompt_token_ids=[1, 2, 3],
         sampling=Sampling().model_dump(mode="json"),
         webhook_url=webhook_url,
+        webhook_host=webhook_url and lane_host(webhook_url),
         metadata_={"who": "me"},
     )
     session.add_all([job, body])
@@ -111,6 +113,7 @@ def add_endpoint(session: Session, *, url: str | None = None, **fields: Any) -> 
         "tenant": "t",
         "name": "n",
         "url": url,
+        "host": url and lane_host(url),
         "secret": "whsec_c2VjcmV0",
         "event_types": [],
     }
