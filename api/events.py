@@ -3,7 +3,7 @@
 Numbers depend on the job alone: 0 queued, 1 started, 2 + i token i, then the end. Redis and Postgres tell the same.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
@@ -86,7 +86,7 @@ def _parse_cursor(text: str | None, param: str) -> int | None:
     return int(text)
 
 
-async def _frames(services: Services, row: JobRow, next_number: int) -> AsyncIterator[bytes]:
+async def _frames(services: Services, row: JobRow, next_number: int) -> AsyncGenerator[bytes]:
     """The events numbered `next_number` and above. Those that are there already leave in one piece."""
     has_tokens = row.job.stream
     first_index = max(0, next_number - FIRST_TOKEN)

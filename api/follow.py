@@ -20,6 +20,7 @@ from db.models import ENDED, Job
 from db.outputs import tokens_of
 from db.stream import Token
 from db.stream_reads import StreamRead
+from db.tokens import Success
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,14 @@ class Tokens:
 
     first_index: int
     tokens: list[Token]
+
+
+@dataclass(frozen=True)
+class Succeeded:
+    """The job ended, and well; the last item for who asked for no more than that."""
+
+    num_tokens: int
+    success: Success
 
 
 @dataclass(frozen=True)
@@ -66,22 +75,30 @@ async def load_job(services: Services, tenant: str, job_id: UUID) -> JobRow | No
 
 
 async def follow(
-    services: Services, row: JobRow, *, first_index: int = 0, tells_start: bool = True
-) -> AsyncGenerator[Started | Tokens | Ended]:
+    services: Services, row: JobRow, *, first_index: int = 0, wants_rows: bool = True
+) -> AsyncGenerator[Started | Tokens | Succeeded | Ended]:
     """What happens to the job: started, its tokens from `first_index` on, each once and in order, then its end.
 
-    Unless it `tells_start`, it leaves that out, and need not look at the row for it.
+    Who `wants_rows` of the start and of the end gets them. Otherwise the start is left out, and an end may be but
+    `Succeeded`: the stream tells it, and Postgres, which has it first, need not be asked again.
 
     Tokens come in pages, and the next one is read when the last was taken: what a slow client has not taken stays in
     the stores. Ends without `Ended` when the job is deleted meanwhile.
     """
-    is_started, index = not tells_start, first_index
+    is_started, index = not wants_rows, first_index
     with (
         services.metrics.open_streams.track_inprogress(),
-        services.hub.watch(row.job.id, row.job.status, only_end=first_index == END_ONLY) as watch,
+        services.hub.watch(
+            row.job.id, row.job.status, only_end=first_index == END_ONLY, wants_rows=wants_rows
+        ) as watch,
     ):
         while True:
             grown = await _read(services, row.job.id, index)
+            if not wants_rows and grown is not None and (success := _success_of(grown, index)) is not None:
+                if grown.tokens:
+                    yield Tokens(index, grown.tokens)
+                yield success
+                return
             if watch.is_row_due or (grown is not None and (grown.is_ended or (grown.exists and not is_started))):
                 latest = await _latest(services, row, watch)
                 if latest is None:
@@ -104,6 +121,13 @@ async def follow(
             await watch.wait(RETRY_SECONDS if is_store_missing else None)
 
 
+def _success_of(grown: StreamRead, first_index: int) -> Succeeded | None:
+    """What it has of the end, if that follows on its tokens and it tells it."""
+    if grown.success is None or first_index + len(grown.tokens) != grown.num_tokens:
+        return None
+    return Succeeded(grown.num_tokens, grown.success)
+
+
 def has_started(job: Job) -> bool:
     """Whether a worker ever took the job. That never ceases to be so, as `started_at` does when it is handed back."""
     return job.attempt > 0
@@ -124,7 +148,7 @@ async def wait_for_end(services: Services, row: JobRow, *, timeout_seconds: floa
 
 
 async def _until_end(services: Services, row: JobRow) -> AsyncGenerator[JobRow]:
-    async for item in follow(services, row, first_index=END_ONLY, tells_start=False):
+    async for item in follow(services, row, first_index=END_ONLY, wants_rows=False):
         if isinstance(item, Ended):
             yield item.row
 

@@ -1,7 +1,7 @@
 """A client that waits for its text: one answer at the end, or chunks of it; its job is cancelled if it leaves."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any
 
 from fastapi import Request, Response
@@ -17,7 +17,7 @@ from api.completion_schemas import (
     PromptTokensDetails,
 )
 from api.errors import NO_RETRY, ApiError, error_body
-from api.follow import Ended, Tokens, follow, wait_for_end
+from api.follow import Ended, Succeeded, Tokens, follow, wait_for_end
 from api.openai_logprobs import Logprobs
 from api.output import ChoiceOutput, choices_of
 from api.services import Services
@@ -71,13 +71,17 @@ class Foreground:
             self.abandon()
         return await self._whole()
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes]:
         """A chunk of each choice when there is more of it, then one with the reason of each end, one with the usage if
         wanted, and `[DONE]`."""
         logprobs = [await self._logprobs() for _ in range(self.body.n)]
-        async for item in follow(self.services, self.row, tells_start=False):
+        async for item in follow(self.services, self.row, wants_rows=False):
             if isinstance(item, Tokens):
                 yield b"".join(self._text_frame(choice, tokens, logprobs) for choice, tokens in _by_choice(item.tokens))
+            elif isinstance(item, Succeeded):
+                self.is_over = True
+                usage = _usage(self.row.job, item.num_tokens, item.success.num_cached_tokens)
+                yield self._last_frames(item.success.finish_reasons, usage)
             elif isinstance(item, Ended):
                 self.is_over = True
                 yield self._end_frames(item.row)
@@ -96,7 +100,7 @@ class Foreground:
         assert output is not None, "a succeeded job has an output"
         choices = [await self._choice(each) for each in choices_of(self.row.job, output)]
         prompt = None if output.prompt_logprobs is None else [None, *output.prompt_logprobs]
-        return JSONResponse(self.completion.whole(choices, _usage(self.row.job), prompt_logprobs=prompt))
+        return JSONResponse(self.completion.whole(choices, _usage_of(self.row.job), prompt_logprobs=prompt))
 
     async def _choice(self, output: ChoiceOutput) -> Choice:
         logprobs = await self._logprobs()
@@ -128,10 +132,13 @@ class Foreground:
         if error is not None:
             return frame(error_body(error.status, error.message, code=error.code)) + DONE
         assert row.output is not None, "a succeeded job has an output"
-        ends = choices_of(row.job, row.output)
-        last = b"".join(self._chunk(each.index, finish_reason=each.finish_reason) for each in ends)
+        reasons = [each.finish_reason for each in choices_of(row.job, row.output)]
+        return self._last_frames(reasons, _usage_of(row.job))
+
+    def _last_frames(self, finish_reasons: Sequence[str | None], usage: CompletionUsage) -> bytes:
+        last = b"".join(self._chunk(i, finish_reason=reason) for i, reason in enumerate(finish_reasons))
         if self.body.includes_usage:
-            last += frame(self._common | {"choices": [], "usage": _usage(row.job).model_dump(mode="json")})
+            last += frame(self._common | {"choices": [], "usage": usage.model_dump(mode="json")})
         return last + DONE
 
 
@@ -158,13 +165,17 @@ def _detail(job: Job) -> str:
     return f" after {job.num_output_tokens} of its tokens" if job.num_output_tokens else " before its first token"
 
 
-def _usage(job: Job) -> CompletionUsage:
-    num_output = job.num_output_tokens or 0
+def _usage_of(job: Job) -> CompletionUsage:
+    """Of a job that has ended."""
+    return _usage(job, job.num_output_tokens or 0, job.num_cached_tokens or 0)
+
+
+def _usage(job: Job, num_output: int, num_cached: int) -> CompletionUsage:
     return CompletionUsage(
         prompt_tokens=job.num_prompt_tokens,
         completion_tokens=num_output,
         total_tokens=job.num_prompt_tokens + num_output,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=job.num_cached_tokens or 0),
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=num_cached),
     )
 
 

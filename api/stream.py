@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
+from db.models import Status
 from db.stream import channel_of
 
 log = logging.getLogger(__name__)
@@ -28,13 +29,19 @@ Statuses = Callable[[list[UUID]], Awaitable[dict[UUID, str]]]
 
 
 class Watch:
-    """One reader's place in the hub; with `only_end`, it sleeps through the tokens."""
+    """One reader's place in the hub; with `only_end`, it sleeps through the tokens, and unless it `wants_rows` through
+    the start."""
 
-    def __init__(self, status: str, *, only_end: bool = False) -> None:
+    def __init__(self, status: str, *, only_end: bool = False, wants_rows: bool = True) -> None:
         self.status = status  # of the row, as the reader last saw it; written by the reader
         self.only_end = only_end
+        self.wants_rows = wants_rows
         self.is_row_due = False  # the reader should look at the row; it clears this before it looks
         self._woken = asyncio.Event()
+
+    def is_news(self, status: str) -> bool:
+        """Whether the reader has to be told that this is the row's status now."""
+        return status != self.status and (self.wants_rows or status != Status.RUNNING)
 
     def wake(self, *, is_row_due: bool = False) -> None:
         self.is_row_due = self.is_row_due or is_row_due
@@ -90,12 +97,12 @@ class StreamHub:
             await asyncio.wait(running, timeout=STOP_SECONDS)
 
     @contextmanager
-    def watch(self, job_id: UUID, status: str, *, only_end: bool = False) -> Iterator[Watch]:
+    def watch(self, job_id: UUID, status: str, *, only_end: bool = False, wants_rows: bool = True) -> Iterator[Watch]:
         """A watch on the job, whose row had `status` a moment ago.
 
         It is woken once when the subscription stands: read after every wake.
         """
-        watch = Watch(status, only_end=only_end)
+        watch = Watch(status, only_end=only_end, wants_rows=wants_rows)
         name = channel_of(job_id).encode()
         channel = self._channels.get(job_id)
         if channel is None:
@@ -200,5 +207,5 @@ class StreamHub:
         for job_id in asked:
             channel = self._channels.get(job_id)
             for watch in channel.watches if channel else ():
-                if watch.status != statuses.get(job_id, "gone"):
+                if watch.is_news(statuses.get(job_id, "gone")):
                     watch.wake(is_row_due=True)

@@ -8,7 +8,7 @@ from uuid import UUID
 import redis.asyncio
 
 from db.stream import key_of, tokens_in
-from db.tokens import Token
+from db.tokens import Success, Token
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 Command = tuple[Any, ...]
@@ -22,6 +22,7 @@ class StreamRead:
     num_tokens: int
     is_ended: bool
     exists: bool
+    success: Success | None = None  # of an end that tells it; other ends are told by the row
 
 
 async def read(client: redis.asyncio.Redis, job_id: UUID, first_index: int, *, limit: int | None = None) -> StreamRead:
@@ -76,5 +77,6 @@ def _stream_read(first_index: int, entries: Entries, last: Entries) -> StreamRea
         num_before = int(entry[b"n"]) - len(added)
         tokens += added[max(0, first_index - num_before) :]
     num_tokens, is_ended = int(fields[b"n"]), fields[b"k"] == b"end"
+    success = Success.decode(fields[b"p"]) if is_ended and fields[b"p"] else None
     # Entries that got in beyond the end that the row says are not the job's.
-    return StreamRead(tokens[: max(0, num_tokens - first_index)], num_tokens, is_ended, exists=True)
+    return StreamRead(tokens[: max(0, num_tokens - first_index)], num_tokens, is_ended, exists=True, success=success)

@@ -1,9 +1,9 @@
-"""A delivered token, and tokens as JSON: how streams and journals have them."""
+"""A delivered token, tokens as JSON, and how a stream tells a success: as streams and journals have them."""
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from db.texts import storable
 
@@ -19,6 +19,23 @@ class Token:
     text: str
     logprobs: dict[str, Any] | None = None  # {"logprob", "top": [[token id, logprob], ...]}
     choice: int = 0  # which of the job's outputs it belongs to
+
+
+@dataclass(frozen=True)
+class Success:
+    """What there is to say of a job that succeeded, besides its tokens."""
+
+    finish_reasons: list[str]  # of each choice
+    num_cached_tokens: int  # of the prompt
+
+    def encode(self) -> str:
+        """As JSON."""
+        return json.dumps([self.finish_reasons, self.num_cached_tokens])
+
+    @classmethod
+    def decode(cls, said: str | bytes) -> Self:
+        """What was encoded."""
+        return cls(*json.loads(said))
 
 
 def encode(tokens: Iterable[Token]) -> str:

@@ -12,6 +12,7 @@ from uuid import UUID
 from db.jobs import Claimed, End
 from db.models import Status
 from db.stream import Token
+from db.tokens import Success
 
 
 class Outcome(StrEnum):
@@ -69,6 +70,13 @@ class HeldJob:
     def is_closed(self) -> bool:
         """Whether the engine is done with it."""
         return self.is_dropped or self.end is not None
+
+    @property
+    def success(self) -> Success | None:
+        """How it succeeded; None where it has not."""
+        if self.end is None or self.end.status != Status.SUCCEEDED:
+            return None
+        return Success([reason for reason in self.finish_reasons if reason is not None], self.num_cached_tokens)
 
     def ended_as(
         self,

@@ -92,7 +92,11 @@ class Streamer(WorkerThread):
         unfinished = self._append(jobs)
         # All of it is written, or a cancel that came too late has the pen: then the row tells all.
         written = [held for held in committed if held not in unfinished]
-        stream.end_many(self._redis, {held.job_id: len(held.tokens) for held in written})
+        stream.end_many(
+            self._redis,
+            {held.job_id: len(held.tokens) for held in written},
+            {held.job_id: held.success for held in written if held.success is not None},
+        )
         return unfinished
 
     def _append(self, jobs: list[HeldJob]) -> list[HeldJob]:

@@ -1,6 +1,7 @@
 -- One job's token stream, written by this script alone. The last entry says who holds the pen and how far it got:
 --   a  attempt that wrote it      w  its worker ('' once fenced)      n  tokens delivered so far
---   k  open | tokens | end        p  the entry's tokens, as JSON; 'waits' of an opening that is not computed yet
+--   k  open | tokens | end        p  the entry's tokens, as JSON; 'waits' of an opening that is not computed
+--                                    yet; how it succeeded, of an end that tells it
 -- An entry's id begins with n, so that a reader asks for what follows any token.
 -- KEYS     the stream, which is also the channel of its news
 -- ARGV     what, attempt, worker, first, count, tokens, ttl_s
@@ -68,6 +69,6 @@ end
 if not last then
   redis.call('PUBLISH', key, 'end')
 elseif k ~= 'end' then
-  write(a, w, first, 'end', '')
+  write(a, w, first, 'end', tokens)
 end
 return {'ok', first}

@@ -13,6 +13,7 @@ from db.ids import parse_id
 from db.jobs import Claimed, End
 from db.models import Status, Worker
 from db.stream import Append, Token
+from db.tokens import Success
 from tests.db.rows import make_worker
 
 
@@ -68,8 +69,13 @@ class HandWorker:
     def end(self, public_id: str, status: Status = Status.SUCCEEDED, **said: Any) -> None:
         """Commit the end, then close the stream."""
         self.commit_end(public_id, status, **said)
+        self.tell_end(public_id, is_success=status == Status.SUCCEEDED)
+
+    def tell_end(self, public_id: str, *, is_success: bool = True) -> None:
+        """Close the stream of a job whose end is committed."""
         job_id = uuid_of(public_id)
-        stream.end(self.redis, job_id, len(self.delivered[job_id]))
+        success = Success(["stop"] * self.claimed[job_id].sampling.n, 0)
+        stream.end_many(self.redis, {job_id: len(self.delivered[job_id])}, {job_id: success} if is_success else {})
 
     def commit_end(
         self,

@@ -54,6 +54,18 @@ async def test_the_openai_client_gets_a_whole_completion(client, worker, sdk) ->
     assert completion._request_id.startswith("req_")
 
 
+async def test_a_completion_that_is_streamed_ends_by_what_the_stream_says_of_the_end(client, worker, sdk) -> None:
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    stream = await sdk.completions.create(**BODY, **options)
+    job_id = await only_job(client)
+    worker.start(job_id)
+    worker.say(job_id, " turns", " on")
+    worker.tell_end(job_id)  # its row is running still, so whoever asks that waits for long
+    *chunks, usage = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == " turns on"
+    assert chunks[-1].choices[0].finish_reason == "stop" and usage.usage.completion_tokens == 2
+
+
 async def test_the_openai_client_streams_the_text_then_the_reason_then_the_usage(client, worker, sdk) -> None:
     stream = await sdk.completions.create(**BODY, stream=True, stream_options={"include_usage": True})
     job_id = await only_job(client)

@@ -7,6 +7,7 @@ import redis.asyncio
 
 from api.stream import StreamHub
 from db.ids import new_id
+from db.models import Status
 
 
 async def test_the_hub_stops_although_a_statement_swallowed_its_cancellation(async_redis: redis.asyncio.Redis) -> None:
@@ -25,3 +26,21 @@ async def test_the_hub_stops_although_a_statement_swallowed_its_cancellation(asy
     with hub.watch(new_id(), "queued"):
         await asked.wait()
         await hub.stop()
+
+
+async def test_the_start_of_a_job_wakes_only_who_wants_its_row(async_redis: redis.asyncio.Redis) -> None:
+    told = {"status": Status.RUNNING}
+
+    async def statuses(job_ids: list[UUID]) -> dict[UUID, str]:
+        return dict.fromkeys(job_ids, told["status"])
+
+    hub, job_id = StreamHub(async_redis, statuses, silent_seconds=0.05), new_id()
+    hub.start()
+    with hub.watch(job_id, "queued") as full, hub.watch(job_id, "queued", wants_rows=False) as brief:
+        while not full.is_row_due:
+            await full.wait()
+        assert not brief.is_row_due
+        told["status"] = Status.SUCCEEDED
+        while not brief.is_row_due:
+            await brief.wait()
+    await hub.stop()
