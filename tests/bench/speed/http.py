@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import aiohttp
 
 from tests.bench.speed.trace import Trace
 from tests.bench.speed.workloads import Job
@@ -18,22 +18,18 @@ class HttpTarget:
 
     def __init__(self, url: str, model: str, *, key: str | None = None) -> None:
         self._model = model
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            timeout=TIMEOUT_SECONDS,
-            headers={"Authorization": f"Bearer {key}"} if key else None,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-            trust_env=False,
-        )
+        self._url = f"{url}/v1/completions"
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._client: aiohttp.ClientSession | None = None  # made within the event loop
 
     async def run(self, job: Job, trace: Trace) -> None:
         """Raises RuntimeError for an error that the server answers, or streams."""
         trace.started_at = time.perf_counter()
-        async with self._client.stream("POST", "/v1/completions", json=self._body(job)) as response:
-            if response.status_code != 200:
-                raise RuntimeError(f"HTTP {response.status_code}: {(await response.aread())[:300]!r}")
+        async with self._session().post(self._url, json=self._body(job), headers=self._headers) as response:
+            if response.status != 200:
+                raise RuntimeError(f"HTTP {response.status}: {(await response.read())[:300]!r}")
             pending, usage = b"", dict[str, Any]()
-            async for piece in response.aiter_raw():
+            async for piece in response.content.iter_any():
                 now = time.perf_counter()
                 *frames, pending = (pending + piece).replace(b"\r\n", b"\n").split(b"\n\n")
                 for event in _events(frames):
@@ -43,7 +39,15 @@ class HttpTarget:
         _correct(trace, usage)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.close()
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._client is None:
+            connector = aiohttp.TCPConnector(limit=0, force_close=True)
+            timeout = aiohttp.ClientTimeout(total=None, sock_read=TIMEOUT_SECONDS)
+            self._client = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        return self._client
 
     def _body(self, job: Job) -> dict[str, Any]:
         return {
