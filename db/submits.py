@@ -61,8 +61,7 @@ class Created:
 
 # One round trip for any number of jobs, and no statement to build: this is what a submit costs. Each key's window is
 # counted once, in at most `key_window` entries of an index; the jobs themselves fill it in their order.
-SUBMIT = select(Job).from_statement(
-    text("""
+SUBMIT = text("""
         WITH given AS (
             SELECT *, row_number() OVER (PARTITION BY key_id, model, tier ORDER BY number) AS number_of_key
             FROM jsonb_to_recordset(:jobs) AS given(
@@ -106,7 +105,6 @@ SUBMIT = select(Job).from_statement(
         )
         SELECT * FROM job
     """).bindparams(bindparam("jobs", type_=JSONB))
-)
 AS_GIVEN = (
     *("tenant", "kind", "model", "tier", "stream", "max_tokens", "num_blocks", "run_for"),
     *("prompt", "messages", "prompt_token_ids", "webhook_url", "metadata"),
@@ -135,7 +133,8 @@ async def create_many(session: AsyncSession, news: Sequence[NewJob], *, key_wind
 
 async def _insert(session: AsyncSession, news: Mapping[UUID, NewJob], key_window: int) -> list[Created]:
     rows = [_row(number, job_id, new) for number, (job_id, new) in enumerate(news.items())]
-    jobs = {job.id: job for job in await session.scalars(SUBMIT, {"jobs": rows, "key_window": key_window})}
+    inserted = await session.execute(SUBMIT, {"jobs": rows, "key_window": key_window})
+    jobs = {row.id: Job(**row._mapping) for row in inserted}  # none of the session's: that would cost as much again
     readies = {job.id: Ready.of(job) for job in jobs.values() if job.ready_at is not None}
     return [Created(jobs[job_id], readies.get(job_id), is_new=True) for job_id in news]
 
