@@ -92,6 +92,8 @@ async def follow(
             row.job.id, row.job.status, only_end=first_index == END_ONLY, wants_rows=wants_rows
         ) as watch,
     ):
+        if not wants_rows and not has_started(row.job):
+            await watch.wait()  # there is nothing to read before the subscription stands, which wakes
         while True:
             grown = await _read(services, row.job.id, index)
             if not wants_rows and grown is not None and (success := _success_of(grown, index)) is not None:

@@ -47,6 +47,11 @@ class Watch:
         self.is_row_due = self.is_row_due or is_row_due
         self._woken.set()
 
+    @property
+    def is_woken(self) -> bool:
+        """Whether the next wait is over at once."""
+        return self._woken.is_set()
+
     async def wait(self, seconds: float | None = None) -> None:
         """Until something may have happened since the last wait, or for so long."""
         with suppress(TimeoutError):
@@ -66,9 +71,10 @@ class _Channel:
         for watch in self.watches:
             watch.wake(is_row_due=is_end)
 
-    def wake_for_tokens(self) -> None:
+    def wake_for_tokens(self, num_tokens: int) -> None:
+        """The stream has so many by now; with none it was but opened."""
         for watch in self.watches:
-            if not watch.only_end:
+            if not watch.only_end and (num_tokens or watch.wants_rows):
                 watch.wake()
 
 
@@ -172,7 +178,7 @@ class StreamHub:
                 if message["data"] == b"end":
                     channel.wake(is_end=True)
                 else:
-                    channel.wake_for_tokens()
+                    channel.wake_for_tokens(int(message["data"]))
 
     def _check_soon(self, channel: _Channel) -> None:
         """What its readers do not know yet may have happened without a message that they could hear."""

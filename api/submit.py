@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 MOST_AHEAD = timedelta(days=366)
 LOADING_RETRY_SECONDS = 5
+STALE_SECONDS = 10.0  # that a model's card may be older for the first who asks after a pause; its absence may not
 MOST_TOKENS_TOGETHER = 8192  # of a prompt; a longer one does not hold up those that are submitted with it
 
 
@@ -64,7 +65,7 @@ async def find_card(services: Services, model: str) -> Worker:
         async with services.autocommit() as session:
             return await workers.card(session, model)
 
-    card = await services.cards.get(model, load)
+    card = await services.cards.get(model, load, stale_seconds=STALE_SECONDS) or await services.cards.get(model, load)
     if card is not None:
         return card
     async with services.autocommit() as session:

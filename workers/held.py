@@ -67,6 +67,11 @@ class HeldJob:
         return self.deadline is not None and self.deadline <= monotonic()
 
     @property
+    def num_new(self) -> int:
+        """Tokens that this attempt has made."""
+        return len(self.tokens) - self.num_resumed
+
+    @property
     def is_closed(self) -> bool:
         """Whether the engine is done with it."""
         return self.is_dropped or self.end is not None

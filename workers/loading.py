@@ -59,6 +59,7 @@ class LoadedModel:
     engine: Engine
     tokenizer: Tokenizer
     is_shared: bool = False  # whether what one tenant's prompts computed is found by another's
+    shares_processors: bool = False  # it computes on those that tell of its tokens
 
 
 class LoadFailed(Exception):
@@ -131,7 +132,12 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
         has_graphs=not any(model_card.config.experts),
         clock=clock,
     )
-    return LoadedModel(engine, tokenizer, is_shared=settings.prefix_cache_scope == "all")
+    return LoadedModel(
+        engine,
+        tokenizer,
+        is_shared=settings.prefix_cache_scope == "all",
+        shares_processors=device.type == "cpu",
+    )
 
 
 def _packing(settings: Settings, model_card: "ModelCard", dtype: "torch.dtype", device: "torch.device") -> str | None:

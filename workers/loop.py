@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, sleep
 
 from db.models import Status
 from workers.engine.errors import InvalidTokens, Refused, TooManyChoices
@@ -20,7 +20,7 @@ from workers.generation import Generation, grammar_spec
 from workers.grammar_compiler import GrammarCompiler
 from workers.held import HeldJob
 from workers.loading import LoadedModel
-from workers.streamer import Streamer
+from workers.streamer import NUM_PROMPT, Streamer
 from workers.text.grammar import Grammar, GrammarError
 from workers.thread import WorkerThread
 from workers.writer import Writer
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.0002  # beside a busy Python thread the default of 5 ms made a 9.5 ms step 27 ms
 DEADLINE_SECONDS = 0.05  # how often deadlines are looked at
 STARVED_SECONDS = 10.0  # after which a job that had to give way is handed back to the queue
+FIRST_SECONDS = 0.001  # for the first tokens of jobs to be told, where the next step would take every processor
 STALL_SECONDS = 0.01  # pause when the engine has work of which nothing can run
 CODES: dict[type[Refused], str] = {InvalidTokens: "invalid_prompt", TooManyChoices: "too_many_choices"}
 
@@ -227,8 +228,10 @@ class EngineLoop(WorkerThread):
         began = monotonic()
         outputs = model.engine.step()
         self.longest_step_seconds = max(self.longest_step_seconds, monotonic() - began)
-        advanced = [self._advance(model, output) for output in outputs]
-        self._streamer.mark([held for held in advanced if held is not None])
+        told = [held for output in outputs if (held := self._advance(model, output)) is not None]
+        self._streamer.mark(told)
+        if model.shares_processors and len(told) <= NUM_PROMPT and any(held.num_new == 1 for held in told):
+            sleep(FIRST_SECONDS)  # threads that wake up beside a step wait for several times as long
         if not outputs and not model.engine.num_running:
             with self._condition:
                 self._condition.wait_for(lambda: self._commands or self._is_stopping, STALL_SECONDS)

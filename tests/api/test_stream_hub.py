@@ -3,11 +3,14 @@
 import asyncio
 from uuid import UUID
 
+import redis
 import redis.asyncio
 
 from api.stream import StreamHub
+from db import stream
 from db.ids import new_id
 from db.models import Status
+from db.stream import Append, Token
 
 
 async def test_the_hub_stops_although_a_statement_swallowed_its_cancellation(async_redis: redis.asyncio.Redis) -> None:
@@ -43,4 +46,22 @@ async def test_the_start_of_a_job_wakes_only_who_wants_its_row(async_redis: redi
         told["status"] = Status.SUCCEEDED
         while not brief.is_row_due:
             await brief.wait()
+    await hub.stop()
+
+
+async def test_a_stream_that_was_but_opened_wakes_only_who_wants_the_row(
+    async_redis: redis.asyncio.Redis, redis_client: redis.Redis
+) -> None:
+    async def statuses(job_ids: list[UUID]) -> dict[UUID, str]:
+        return dict.fromkeys(job_ids, "queued")
+
+    hub, job_id, worker_id = StreamHub(async_redis, statuses), new_id(), UUID(int=1)
+    hub.start()
+    with hub.watch(job_id, "queued") as full, hub.watch(job_id, "queued", wants_rows=False) as brief:
+        await asyncio.gather(full.wait(), brief.wait())  # the subscription stands
+        stream.open(redis_client, job_id, 1, worker_id)
+        await full.wait()
+        assert not brief.is_woken
+        stream.append_many(redis_client, [Append(job_id, 1, worker_id, 0, [Token(1, "a")])])
+        await asyncio.gather(full.wait(), brief.wait())
     await hub.stop()

@@ -86,14 +86,14 @@ class GatedModel(FakeModel):
 
 
 @contextmanager
-def running_loop(directory: Path, **sizes: Any) -> Iterator[World]:
+def running_loop(directory: Path, *, shares_processors: bool = False, **sizes: Any) -> Iterator[World]:
     """A loop around an engine with these sizes; afterwards nothing is left in it."""
     path = directory / "tokenizer.json"
     path.write_text(tokenizer_json(512))
     ends, model, failures = Ends(), GatedModel(), list[BaseException]()
     engine = make_engine(model=model, **sizes)
     loop = EngineLoop(
-        lambda: LoadedModel(engine, Tokenizer.load(path)),
+        lambda: LoadedModel(engine, Tokenizer.load(path), shares_processors=shares_processors),
         streamer=ends,  # type: ignore[arg-type]
         writer=ends,  # type: ignore[arg-type]
         on_ready=lambda: None,

@@ -12,7 +12,7 @@ from db.stream import Token
 from tests.workers.held_jobs import make_held
 from tests.workers.loop_world import PATIENCE_SECONDS, Ends, World, running_loop
 from workers.loading import LoadedModel
-from workers.loop import EngineLoop
+from workers.loop import FIRST_SECONDS, EngineLoop
 
 NUM_SEATS = 4
 
@@ -71,6 +71,20 @@ def test_a_second_interrupt_changes_nothing(world: World) -> None:
     assert world.loop.flush(PATIENCE_SECONDS)
     assert world.ends.ended == [held]
     assert not held.is_dropped
+
+
+def test_the_next_step_waits_while_first_tokens_are_told_where_it_would_take_the_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("workers.loop.sleep", pauses.append)
+    sizes = {"num_blocks": 4096, "max_model_len": 8192, "max_num_seqs": NUM_SEATS}
+    for shares_processors in (False, True):
+        with running_loop(tmp_path, shares_processors=shares_processors, **sizes) as world:
+            for held in (make_held(max_tokens=5), make_held(max_tokens=5)):
+                world.start(held)
+                world.ends.wait(held)
+    assert pauses == [FIRST_SECONDS] * 2
 
 
 def test_a_job_past_its_deadline_expires(world: World) -> None:
