@@ -11,8 +11,10 @@ ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
     "gemma3": "Gemma3ForCausalLM",
 }
+MODEL_TYPES = {"gemma3": "gemma3_text", "qwen3moe": "qwen3_moe"}  # of those with another name than GGUF's
 # Files of chat models may name only the end of the text; these end a turn wherever they are in the vocabulary.
 END_OF_TURN = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>")
 
@@ -20,8 +22,6 @@ END_OF_TURN = ("<end_of_turn>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end
 def make_config(kv: Mapping[str, Any], tensors: Mapping[str, ReaderTensor]) -> dict[str, Any]:
     """config.json of the model that `kv` and the tensors' shapes describe."""
     family = kv["general.architecture"]
-    if kv.get(f"{family}.expert_count"):
-        raise UnsupportedModel(f"experts in a GGUF file (architecture {family}); use the safetensors checkpoint")
     if family not in ARCHITECTURES:
         raise UnsupportedModel(f"GGUF architecture {family}; supported are {', '.join(ARCHITECTURES)}")
     if kv.get("split.count", 1) > 1:
@@ -32,7 +32,7 @@ def make_config(kv: Mapping[str, Any], tensors: Mapping[str, ReaderTensor]) -> d
     num_heads, hidden_size = facts["attention.head_count"], facts["embedding_length"]
     config = {
         "architectures": [ARCHITECTURES[family]],
-        "model_type": "gemma3_text" if family == "gemma3" else family,
+        "model_type": MODEL_TYPES.get(family, family),
         "vocab_size": int(tensors["token_embd.weight"].shape[1]),
         "hidden_size": hidden_size,
         "intermediate_size": facts["feed_forward_length"],
@@ -49,6 +49,8 @@ def make_config(kv: Mapping[str, Any], tensors: Mapping[str, ReaderTensor]) -> d
         "bos_token_id": facts.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": facts.get("tokenizer.ggml.eos_token_id"),
     }
+    if facts.get("expert_count"):
+        config |= _experts(facts, family)
     return config | _gemma3(facts, config) if family == "gemma3" else config
 
 
@@ -87,6 +89,20 @@ def _rope_scaling(facts: Mapping[str, Any], tensors: Mapping[str, ReaderTensor])
         "beta_fast": facts.get("rope.scaling.yarn_beta_fast"),
         "beta_slow": facts.get("rope.scaling.yarn_beta_slow"),
     }
+
+
+def _experts(facts: Mapping[str, Any], family: str) -> dict[str, Any]:
+    scale = facts.get("expert_weights_scale") or 1.0
+    if family not in ("llama", "qwen3moe") or scale != 1.0:
+        raise UnsupportedModel(f"experts in a GGUF file (architecture {family}, their weights scaled by {scale})")
+    experts: dict[str, Any] = {
+        "num_experts": facts["expert_count"],
+        "num_experts_per_tok": facts["expert_used_count"],
+        "norm_topk_prob": facts.get("expert_weights_norm", True),
+    }
+    if family == "llama":  # a Mixtral is one to GGUF
+        experts |= {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
+    return experts
 
 
 def _gemma3(facts: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """A GGUF file's tensors under their Hugging Face names, as they are stored or dequantized."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGUFReader, ReaderTensor, dequantize
+from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor, dequantize
 
 from kernels.cpu.pack_grouped import GGUF_TYPES
 from workers.models.errors import UnsupportedModel
@@ -26,6 +27,10 @@ PER_LAYER = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.*.gate_proj",  # the * stands for each expert's number: one tensor holds them all
+    "ffn_up_exps": "mlp.experts.*.up_proj",
+    "ffn_down_exps": "mlp.experts.*.down_proj",
 }
 GEMMA3_PER_LAYER = PER_LAYER | {
     "post_attention_norm": "post_attention_layernorm",
@@ -33,6 +38,15 @@ GEMMA3_PER_LAYER = PER_LAYER | {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 IN_CONFIG = {"rope_freqs.weight"}
+INTERLEAVED = ("llama", "mixtral")  # whose heads of Q and K GGUF has in another order
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A weight in the file, which is mapped: [rows, ...] of a type, or a vector."""
+
+    kind: GGMLQuantizationType
+    data: np.ndarray
 
 
 class GgufFile:
@@ -41,23 +55,25 @@ class GgufFile:
     def __init__(self, reader: GGUFReader, config: Mapping[str, Any]) -> None:
         self._config, self._family = config, config["model_type"]
         tensors = [tensor for tensor in reader.tensors if tensor.name not in IN_CONFIG]
-        self._tensors = {hugging_face_name(tensor.name, self._family): tensor for tensor in tensors}
+        self._weights: dict[str, Blocks] = {}  # written here only
+        for tensor in tensors:
+            self._weights |= _weights_of(tensor, self._family)
 
     def names(self) -> set[str]:
-        return set(self._tensors)
+        return set(self._weights)
 
     def size(self, name: str) -> int:
-        return int(self._tensors[name].n_bytes)
+        return self._weights[name].data.nbytes
 
     def read(self, name: str) -> StoredWeight:
-        tensor = self._tensors[name]
-        kind = tensor.tensor_type.name
-        if kind in GGUF_TYPES:
-            weight = StoredWeight(kind, (torch.from_numpy(np.array(tensor.data)),))  # a copy, for the file is mapped
+        blocks = self._weights[name]
+        if blocks.kind.name in GGUF_TYPES:
+            copied = torch.from_numpy(np.array(blocks.data))  # for the file is mapped
+            weight = StoredWeight(blocks.kind.name, (copied,))
         else:
-            weight = in_floats(torch.from_numpy(_dequantize(tensor)))
+            weight = in_floats(torch.from_numpy(_dequantize(blocks)))
         projection = name.split(".")[-2]
-        if self._family == "llama" and projection in ("q_proj", "k_proj"):
+        if self._family in INTERLEAVED and projection in ("q_proj", "k_proj"):
             key = "num_attention_heads" if projection == "q_proj" else "num_key_value_heads"
             return weight.rearranged(partial(deinterleave, num_heads=self._config[key]))
         return weight
@@ -73,7 +89,10 @@ def read_floats(file: GgufFile, dtype: torch.dtype) -> Iterator[tuple[str, torch
 
 
 def hugging_face_name(name: str, family: str) -> str:
-    """`model.layers.3.self_attn.q_proj.weight` for `blk.3.attn_q.weight`; UnsupportedModel for an unknown name."""
+    """`model.layers.3.self_attn.q_proj.weight` for `blk.3.attn_q.weight`; UnsupportedModel for an unknown name.
+
+    With a * for the number of the expert where a tensor is of all of them.
+    """
     stem, _, kind = name.rpartition(".")
     if stem in TOP:
         return f"{TOP[stem]}.{kind}"
@@ -91,8 +110,16 @@ def deinterleave(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
     return pairs.transpose(1, 2).reshape(weight.shape)
 
 
-def _dequantize(tensor: ReaderTensor) -> np.ndarray:
+def _weights_of(tensor: ReaderTensor, family: str) -> dict[str, Blocks]:
+    """By name; those of all experts lie one after the other."""
+    name = hugging_face_name(tensor.name, family)
+    if "*" not in name:
+        return {name: Blocks(tensor.tensor_type, tensor.data)}
+    return {name.replace("*", str(expert)): Blocks(tensor.tensor_type, data) for expert, data in enumerate(tensor.data)}
+
+
+def _dequantize(blocks: Blocks) -> np.ndarray:
     """Rows first, writable: float16 as it is, all else in fp32."""
-    if tensor.data.dtype == np.float16:
-        return np.array(tensor.data)
-    return np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+    if blocks.data.dtype == np.float16:
+        return np.array(blocks.data)
+    return np.array(dequantize(blocks.data, blocks.kind), dtype=np.float32)

@@ -3,7 +3,6 @@
 import json
 import re
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,17 @@ from workers.models.gguf_tensors import GEMMA3_PER_LAYER, PER_LAYER, TOP
 
 Q4_K, Q6_K = gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K
 SUPER_BLOCK = 256  # columns of a block of these
-FAMILIES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
+FAMILIES = {
+    "llama": "llama",
+    "mixtral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
+    "gemma3_text": "gemma3",
+}
+ROUTERS = {r"mlp\.gate\.": gguf.GGMLQuantizationType.F32}
+EXPERT = re.compile(r"\.experts\.(\d+)\.")
+MIXTRAL_NAMES = {"block_sparse_moe": "mlp", "w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
 
 def write_gguf(
@@ -23,23 +32,24 @@ def write_gguf(
     path: Path,
     *,
     quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
-    types: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+    types: dict[str, gguf.GGMLQuantizationType] | None = None,
     rope_factors: np.ndarray | None = None,
 ) -> Path:
-    """Write `checkpoint` to `path` and return it; vectors in fp32, matrices in the type that `types` has for a pattern
-    of their names in the checkpoint, all others in `quantization`."""
+    """Write `checkpoint` to `path` and return it; vectors and routers in fp32, matrices in the type that `types` has
+    for a pattern of their names in the checkpoint, all others in `quantization`."""
     config = json.loads((checkpoint / "config.json").read_text())
     writer = gguf.GGUFWriter(path, FAMILIES[config["model_type"]])
     add_shape(writer, config)
     add_tokenizer(writer, json.loads((checkpoint / "tokenizer.json").read_text()), config)
     if rope_factors is not None:
         writer.add_tensor("rope_freqs.weight", rope_factors)
-    for name, weight in load_file(checkpoint / "model.safetensors").items():
+    for name, weight in stacked(load_file(checkpoint / "model.safetensors")).items():
         weight = as_stored(name, weight, config)
         if weight.ndim == 1:
             writer.add_tensor(gguf_name(name, config["model_type"]), weight)
         else:
-            kind = next((kind for pattern, kind in (types or {}).items() if re.search(pattern, name)), quantization)
+            kinds = ROUTERS | (types or {})
+            kind = next((kind for pattern, kind in kinds.items() if re.search(pattern, name)), quantization)
             writer.add_tensor(gguf_name(name, config["model_type"]), quantize(name, weight, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -48,14 +58,27 @@ def write_gguf(
     return path
 
 
+def stacked(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With one tensor for all experts of a layer, a * in its name; Mixtral's by the names that Qwen has."""
+    experts: dict[str, dict[int, np.ndarray]] = {}
+    others = {}
+    for name, weight in weights.items():
+        name = ".".join(MIXTRAL_NAMES.get(part, part) for part in name.split("."))
+        if found := EXPERT.search(name):
+            experts.setdefault(EXPERT.sub(".experts.*.", name), {})[int(found[1])] = weight
+        else:
+            others[name] = weight
+    return others | {name: np.stack([each[number] for number in range(len(each))]) for name, each in experts.items()}
+
+
 def quantize(name: str, weight: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
     """The blocks of `weight`; in the types that gguf cannot make, random ones with as large values."""
     if kind not in (Q4_K, Q6_K):
         return gguf.quantize(weight, kind)
-    num_rows, num_columns = weight.shape
-    num_blocks = num_columns // SUPER_BLOCK
+    num_blocks = weight.shape[-1] // SUPER_BLOCK
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    blocks = generator.integers(0, 256, (num_rows, num_blocks, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+    shape = (*weight.shape[:-1], num_blocks, gguf.GGML_QUANT_SIZES[kind][1])
+    blocks = generator.integers(0, 256, shape, dtype=np.uint8)
     # Quants and the factors of scales spread evenly: what a block's values then are, in units of its scale.
     scale = weight.std() / (200 if kind == Q4_K else 1400)
     if kind == Q4_K:
@@ -64,7 +87,7 @@ def quantize(name: str, weight: np.ndarray, kind: gguf.GGMLQuantizationType) -> 
         )  # minima in the middle of the quants
     else:
         blocks[..., -2:] = np.array([scale], np.float16).view(np.uint8)
-    return blocks.reshape(num_rows, -1)
+    return blocks.reshape(*weight.shape[:-1], -1)
 
 
 def add_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
@@ -79,6 +102,12 @@ def add_shape(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_rope_freq_base(config["rope_theta"])
     if config["model_type"] == "gemma3_text":
         writer.add_sliding_window(config["sliding_window"])
+    if num_experts := config.get("num_experts", config.get("num_local_experts")):
+        writer.add_expert_count(num_experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_weights_scale(config.get("routed_scaling_factor", 1.0))
+        if not config.get("norm_topk_prob", True):
+            writer.add_expert_weights_norm(False)
     scaling = config.get("rope_scaling") or {}
     if scaling.get("rope_type") == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
@@ -115,7 +144,7 @@ def as_stored(name: str, weight: np.ndarray, config: dict[str, Any]) -> np.ndarr
     if config["model_type"] == "gemma3_text" and "norm" in name:
         return weight + np.float32(1)
     for projection, num_heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
-        if config["model_type"] == "llama" and projection in name:
+        if config["model_type"] in ("llama", "mixtral") and projection in name:
             halves = weight.reshape(config[num_heads], 2, -1, *weight.shape[1:])
             return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))
     return weight

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,16 @@ import torch
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from tests.checkpoints import CORPUS, END_OF_TEXT, TURN_END, make_checkpoint
+from tests.checkpoints import CORPUS, END_OF_TEXT, TURN_END, make_checkpoint, write_json
 from tests.workers.models.gguf_files import write_gguf
 from tests.workers.models.paged import PagedModel, load
 from workers.models.card import read_card
-from workers.models.errors import UnsupportedModel
+from workers.models.errors import BadCheckpoint, UnsupportedModel
 from workers.models.loader import load_model
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 TOKEN_IDS = list(range(3, 103))
+WHOLE_BLOCKS = {"moe_intermediate_size": 64}
 GEMMA3: dict[str, Any] = {
     "num_hidden_layers": 6,
     "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
@@ -33,7 +35,7 @@ def logits_of(path: Path) -> torch.Tensor:
     return logits
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize("architecture", ["llama", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma3"])
 def test_file_in_fp32_gives_the_bits_of_its_checkpoint(architecture: str, tmp_path: Path) -> None:
     overrides = GEMMA3 if architecture == "gemma3" else {}
     checkpoint = make_checkpoint(tmp_path / "model", architecture, **overrides)
@@ -41,12 +43,13 @@ def test_file_in_fp32_gives_the_bits_of_its_checkpoint(architecture: str, tmp_pa
     assert torch.equal(logits_of(path), logits_of(checkpoint))
 
 
-def test_quantized_file_gives_the_bits_of_its_dequantized_weights(tmp_path: Path) -> None:
-    checkpoint = make_checkpoint(tmp_path / "model")
+@pytest.mark.parametrize("architecture", ["llama", "mixtral", "qwen3_moe"])
+def test_quantized_file_gives_the_bits_of_its_dequantized_weights(architecture: str, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "model", architecture, **WHOLE_BLOCKS)
     path = write_gguf(checkpoint, tmp_path / "model.gguf", quantization=Q8_0)
     weights = load_file(checkpoint / "model.safetensors")
     for name, weight in weights.items():
-        if weight.ndim == 2:
+        if weight.ndim == 2 and not re.search(r"(mlp|block_sparse_moe)\.gate\.", name):
             weights[name] = gguf.dequantize(gguf.quantize(weight, Q8_0), Q8_0)
     before = logits_of(checkpoint)
     save_file(weights, checkpoint / "model.safetensors")
@@ -76,15 +79,32 @@ def test_yarn_scaling_is_that_of_the_checkpoint(tmp_path: Path) -> None:
     assert torch.equal(logits_of(path), logits_of(checkpoint))
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3moe"])
-def test_file_with_experts_is_refused(tmp_path: Path, family: str) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "model.gguf", family)
-    writer.add_expert_count(8)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    with pytest.raises(UnsupportedModel, match=rf"experts in a GGUF file \(architecture {family}\); use"):
-        read_card(tmp_path / "model.gguf", cache_dir=tmp_path / "cache")
+def test_file_may_say_that_the_weights_of_chosen_experts_stay_as_they_are(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "model", "qwen3_moe", norm_topk_prob=False)
+    assert torch.equal(logits_of(write_gguf(checkpoint, tmp_path / "model.gguf")), logits_of(checkpoint))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "overrides", "named"),
+    [
+        ("qwen3_moe", {"routed_scaling_factor": 2.5}, "architecture qwen3moe, their weights scaled by 2.5"),
+        ("qwen2", {"num_experts": 8, "num_experts_per_tok": 2}, "architecture qwen2, "),
+    ],
+)
+def test_other_experts_than_those_of_a_mixtral_or_a_qwen3_are_refused(
+    architecture: str, overrides: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    path = write_gguf(make_checkpoint(tmp_path / "model", architecture, **overrides), tmp_path / "model.gguf")
+    with pytest.raises(UnsupportedModel, match=rf"experts in a GGUF file \({named}"):
+        read_card(path, cache_dir=tmp_path / "cache")
+
+
+def test_file_with_fewer_experts_than_it_says_is_refused(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "model", "qwen3_moe")
+    config = json.loads((checkpoint / "config.json").read_text())
+    write_json(checkpoint / "config.json", config | {"num_experts": 9})
+    with pytest.raises(BadCheckpoint, match=r"no tensor model.layers.0.mlp.experts.8.gate_proj.weight"):
+        load(write_gguf(checkpoint, tmp_path / "model.gguf"))
 
 
 def test_card_has_the_tokenizer_and_the_special_tokens(tmp_path: Path) -> None:
