@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention import AttentionBatch
-from kernels.triton.attention_tiles import LOG2_E, add_tile, first_seen, padded, read_tile, tile_size
+from kernels.triton.attention_tiles import LOG2_E, attend_keys, first_seen, padded, tile_size
 
 MAX_ROWS = 64  # queries times heads of a tile, unless more heads share a KV head
 MAX_ROW_BYTES = 512  # of a Q tile with MAX_ROWS; shared memory has room for half of them where they are longer
@@ -65,6 +65,18 @@ def _find_seq(cu_seqlens_q_ptr, num_seqs, tile_id, TILE_QUERIES: tl.constexpr):
     return low
 
 
+@triton.jit
+def _find_queries(tile_id, cu_seqlens_q_ptr, context_lens_ptr, num_seqs, TILE_QUERIES: tl.constexpr):
+    """Of a tile: its sequence, the row and the position of its first query, and how many it has; perhaps none."""
+    seq = _find_seq(cu_seqlens_q_ptr, num_seqs, tile_id, TILE_QUERIES)
+    first_row = tl.load(cu_seqlens_q_ptr + seq)
+    num_queries = tl.load(cu_seqlens_q_ptr + seq + 1) - first_row
+    first_query = (tile_id - first_row // TILE_QUERIES - seq) * TILE_QUERIES
+    first_position = tl.load(context_lens_ptr + seq) - num_queries + first_query
+    num_left = tl.where(num_queries == 1, 0, num_queries - first_query)  # a single one is `attention_decode`'s
+    return seq, first_row + first_query, first_position, tl.minimum(num_left, TILE_QUERIES)
+
+
 @triton.jit(do_not_specialize=["num_seqs"])
 def _attend_tile(
     q_ptr,
@@ -90,47 +102,26 @@ def _attend_tile(
     TILE: tl.constexpr,
 ):
     """`out` [num_tokens, num_heads, head_dim] of TILE_QUERIES queries and the heads of one KV head."""
-    tile_id, kv_head = tl.program_id(0), tl.program_id(1)
-    seq = _find_seq(cu_seqlens_q_ptr, num_seqs, tile_id, TILE_QUERIES)
-    first_row = tl.load(cu_seqlens_q_ptr + seq)
-    num_queries = tl.load(cu_seqlens_q_ptr + seq + 1) - first_row
-    first_query = (tile_id - first_row // TILE_QUERIES - seq) * TILE_QUERIES
-    if (num_queries == 1) | (first_query >= num_queries):
+    kv_head = tl.program_id(1)
+    seq, first_row, first_position, num_queries = _find_queries(
+        tl.program_id(0), cu_seqlens_q_ptr, context_lens_ptr, num_seqs, TILE_QUERIES
+    )
+    if num_queries <= 0:
         return
-    first_position = tl.load(context_lens_ptr + seq) - num_queries + first_query
-    end = first_position + tl.minimum(TILE_QUERIES, num_queries - first_query)
     lowest = first_seen(first_position, SLIDING_WINDOW)
 
     rows, dims = tl.arange(0, NUM_ROWS), tl.arange(0, PADDED_DIM)
-    queries = rows // HEADS_PER_KV  # from first_query on
-    heads = kv_head * HEADS_PER_KV + rows % HEADS_PER_KV
-    positions = first_position + queries
-    is_row = (queries < TILE_QUERIES) & (positions < end)
+    queries, heads = rows // HEADS_PER_KV, kv_head * HEADS_PER_KV + rows % HEADS_PER_KV
+    is_row = queries < num_queries
     mask = is_row[:, None] & (dims[None, :] < HEAD_DIM)
-    tokens = (first_row + first_query + queries).to(tl.int64)
+    tokens = (first_row + queries).to(tl.int64)
     q_offsets = tokens * q_row_stride + heads * q_head_stride
     q_tile = tl.load(q_ptr + q_offsets[:, None] + dims[None, :], mask=mask, other=0.0)
-    top = tl.full([NUM_ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([NUM_ROWS], tl.float32)
-    result = tl.zeros([NUM_ROWS, PADDED_DIM], tl.float32)
-    for tile_start in range(lowest // TILE * TILE, end, TILE):
-        keys = tile_start + tl.arange(0, TILE)
-        k, v = read_tile(
-            kv_layer_ptr,
-            block_tables_ptr + seq.to(tl.int64) * table_stride,
-            keys,
-            (keys >= lowest) & (keys < end),
-            kv_head,
-            block_stride,
-            BLOCK_SIZE,
-            NUM_KV_HEADS,
-            HEAD_DIM,
-            PADDED_DIM,
-        )
-        is_seen = keys[None, :] <= positions[:, None]
-        if SLIDING_WINDOW > 0:
-            is_seen &= keys[None, :] > positions[:, None] - SLIDING_WINDOW
-        top, total, result = add_tile(q_tile, k, v, is_seen, scale, top, total, result)
+    _, total, result = attend_keys(
+        q_tile, first_position + queries, lowest // TILE * TILE, first_position + num_queries, lowest, scale,
+        kv_layer_ptr + kv_head * HEAD_DIM, block_tables_ptr + seq.to(tl.int64) * table_stride, block_stride,
+        BLOCK_SIZE, NUM_KV_HEADS * HEAD_DIM, HEAD_DIM, SLIDING_WINDOW, TILE,
+    )  # fmt: skip
 
     result = result / tl.where(is_row, total, 1.0)[:, None]
     pointers = out_ptr + (tokens * (NUM_KV_HEADS * HEADS_PER_KV) + heads)[:, None] * HEAD_DIM + dims[None, :]

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention import AttentionBatch
-from kernels.triton.attention_tiles import LOG2_E, add_tile, first_seen, padded, read_tile, tile_size
+from kernels.triton.attention_tiles import LOG2_E, attend_keys, first_seen, padded, tile_size
 
 MIN_SPLIT = 256  # tokens; a multiple of every tile size
 MANY_PROGRAMS = 256  # that keep a GPU busy, one sequence's splits and KV heads together
@@ -73,6 +73,14 @@ def attend_single_queries(
 
 
 @triton.jit
+def _find_query(seq, cu_seqlens_q_ptr, context_lens_ptr):
+    """The row of a sequence's one query, and the length of its context; 0 where the sequence has several."""
+    row = tl.load(cu_seqlens_q_ptr + seq).to(tl.int64)
+    is_single = tl.load(cu_seqlens_q_ptr + seq + 1) - row == 1
+    return row, tl.load(context_lens_ptr + seq, mask=is_single, other=0)
+
+
+@triton.jit
 def _cut(
     context_len,
     SLIDING_WINDOW: tl.constexpr,
@@ -116,41 +124,23 @@ def _attend_split(
     it: log2 of the split's sum of exponentials."""
     seq = tl.program_id(0).to(tl.int64)
     kv_head, split = tl.program_id(1), tl.program_id(2)
-    row = tl.load(cu_seqlens_q_ptr + seq).to(tl.int64)
-    if tl.load(cu_seqlens_q_ptr + seq + 1) - row != 1:
-        return
-    context_len = tl.load(context_lens_ptr + seq)
+    row, context_len = _find_query(seq, cu_seqlens_q_ptr, context_lens_ptr)
     first, split_len = _cut(context_len, SLIDING_WINDOW, TILE, MIN_SPLIT, MAX_SPLITS)
     start = first + split * split_len
     if start >= context_len:
         return
     end = tl.minimum(start + split_len, context_len)
-    lowest = first_seen(context_len - 1, SLIDING_WINDOW)
+    position = context_len - 1
 
     index, dims = tl.arange(0, PADDED_HEADS), tl.arange(0, PADDED_DIM)
     heads = kv_head * HEADS_PER_KV + index
     mask = (index[:, None] < HEADS_PER_KV) & (dims[None, :] < HEAD_DIM)
     q_tile = tl.load(q_ptr + row * q_row_stride + heads[:, None] * q_head_stride + dims[None, :], mask=mask, other=0.0)
-    top = tl.full([PADDED_HEADS], float("-inf"), tl.float32)
-    total = tl.zeros([PADDED_HEADS], tl.float32)
-    out = tl.zeros([PADDED_HEADS, PADDED_DIM], tl.float32)
-    for tile_start in range(start, end, TILE):
-        keys = tile_start + tl.arange(0, TILE)
-        is_read = (keys >= lowest) & (keys < end)
-        k, v = read_tile(
-            kv_layer_ptr,
-            block_tables_ptr + seq * table_stride,
-            keys,
-            is_read,
-            kv_head,
-            block_stride,
-            BLOCK_SIZE,
-            NUM_KV_HEADS,
-            HEAD_DIM,
-            PADDED_DIM,
-        )
-        top, total, out = add_tile(q_tile, k, v, is_read[None, :], scale, top, total, out)
-
+    top, total, out = attend_keys(
+        q_tile, tl.full([1], position, tl.int32), start, end, first_seen(position, SLIDING_WINDOW), scale,
+        kv_layer_ptr + kv_head * HEAD_DIM, block_tables_ptr + seq * table_stride, block_stride,
+        BLOCK_SIZE, NUM_KV_HEADS * HEAD_DIM, HEAD_DIM, SLIDING_WINDOW, TILE,
+    )  # fmt: skip
     at = (seq * NUM_KV_HEADS * HEADS_PER_KV + heads) * num_splits + split
     tl.store(partial_ptr + at[:, None] * HEAD_DIM + dims[None, :], out / total[:, None], mask=mask)
     tl.store(log_sums_ptr + at, top + tl.log2(total), mask=index < HEADS_PER_KV)
@@ -175,10 +165,9 @@ def _merge_splits(
 ):
     """`out` [num_tokens, num_heads, head_dim], of one query and head: the mean of its splits by their sums."""
     seq, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    row = tl.load(cu_seqlens_q_ptr + seq).to(tl.int64)
-    if tl.load(cu_seqlens_q_ptr + seq + 1) - row != 1:
+    row, context_len = _find_query(seq, cu_seqlens_q_ptr, context_lens_ptr)
+    if context_len == 0:
         return
-    context_len = tl.load(context_lens_ptr + seq)
     first, split_len = _cut(context_len, SLIDING_WINDOW, TILE, MIN_SPLIT, MAX_SPLITS)
     splits, dims = tl.arange(0, PADDED_SPLITS), tl.arange(0, PADDED_DIM)
     is_used = splits < tl.cdiv(context_len - first, split_len)

@@ -1,4 +1,4 @@
-"""What both attention kernels do with a tile of keys: read it from its blocks, and add it to what was seen before.
+"""What both attention kernels do with keys: read them from their blocks, tile by tile, and add up what they give.
 
 Tiles start at multiples of their size, whatever the query: every sum over keys has one order, in a chunk of any length.
 """
@@ -30,31 +30,52 @@ def first_seen(position, SLIDING_WINDOW: tl.constexpr):
 
 
 @triton.jit
-def read_tile(
-    kv_layer_ptr,
+def attend_keys(
+    q,
+    positions,
+    start,
+    end,
+    lowest,
+    scale,
+    kv_head_ptr,
     block_table_ptr,
-    keys,
-    is_read,
-    kv_head,
     block_stride,
     BLOCK_SIZE: tl.constexpr,
-    NUM_KV_HEADS: tl.constexpr,
+    TOKEN_STRIDE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    PADDED_DIM: tl.constexpr,
+    SLIDING_WINDOW: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    """K and V [TILE, PADDED_DIM] of positions `keys` [TILE] of one KV head; zeros where a key is not read."""
-    block_ids = tl.load(block_table_ptr + keys // BLOCK_SIZE, mask=is_read, other=0).to(tl.int64)
-    slots = block_ids * block_stride + ((keys % BLOCK_SIZE) * NUM_KV_HEADS + kv_head) * HEAD_DIM
-    dims = tl.arange(0, PADDED_DIM)
-    pointers = kv_layer_ptr + slots[:, None] + dims[None, :]
-    mask = is_read[:, None] & (dims[None, :] < HEAD_DIM)
-    k = tl.load(pointers, mask=mask, other=0.0)
-    v = tl.load(pointers + BLOCK_SIZE * NUM_KV_HEADS * HEAD_DIM, mask=mask, other=0.0)
-    return k, v
+    """`top`, `total` and `out`, as `_add_tile` has them, of queries q [ROWS, PADDED_DIM] over the keys from `start`,
+    where a tile begins, to `end`. Their `positions` are [ROWS], or [1] of all; none of them sees a key below `lowest`.
+    A token's K or V is TOKEN_STRIDE elements; `kv_head_ptr` is the KV head's part of the first."""
+    top = tl.full([q.shape[0]], float("-inf"), tl.float32)
+    total = tl.zeros([q.shape[0]], tl.float32)
+    out = tl.zeros([q.shape[0], q.shape[1]], tl.float32)
+    for tile_start in range(start, end, TILE):
+        keys = tile_start + tl.arange(0, TILE)
+        is_read = (keys >= lowest) & (keys < end)
+        block_ids = tl.load(block_table_ptr + keys // BLOCK_SIZE, mask=is_read, other=0).to(tl.int64)
+        slots = block_ids * block_stride + (keys % BLOCK_SIZE) * TOKEN_STRIDE
+        k, v = _read_tile(kv_head_ptr, slots, is_read, BLOCK_SIZE * TOKEN_STRIDE, HEAD_DIM, q.shape[1])
+        is_seen = keys[None, :] <= positions[:, None]
+        if SLIDING_WINDOW > 0:
+            is_seen &= keys[None, :] > positions[:, None] - SLIDING_WINDOW
+        top, total, out = _add_tile(q, k, v, is_seen, scale, top, total, out)
+    return top, total, out
 
 
 @triton.jit
-def add_tile(q, k, v, is_seen, scale, top, total, out):
+def _read_tile(kv_head_ptr, slots, is_read, V_OFFSET: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr):
+    """K and V [TILE, PADDED_DIM] of one KV head in `slots` [TILE]; zeros where a key is not read."""
+    dims = tl.arange(0, PADDED_DIM)
+    pointers = kv_head_ptr + slots[:, None] + dims[None, :]
+    mask = is_read[:, None] & (dims[None, :] < HEAD_DIM)
+    return tl.load(pointers, mask=mask, other=0.0), tl.load(pointers + V_OFFSET, mask=mask, other=0.0)
+
+
+@triton.jit
+def _add_tile(q, k, v, is_seen, scale, top, total, out):
     """`top` and `total` fp32 [ROWS] and `out` fp32 [ROWS, PADDED_DIM] after one more tile: the running maximum of the
     scores, and the sums of weights and weighted V relative to it. `scale` is for exp2. A row that sees nothing of the
     tile, `is_seen` [ROWS, TILE], keeps its bits."""
