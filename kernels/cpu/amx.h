@@ -9,24 +9,57 @@ namespace headrace {
 constexpr int kTileRows = 16;
 constexpr int kTileBytes = 64;  // of a row: 32 bfloat16, 64 int8 or 16 of the accumulators' float or int32
 
-// Of this thread, and zeroes its tiles. At the start of every task: torch's own kernels leave another configuration.
+// The shapes of this thread's tiles.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t bytes[16] = {};
+  uint8_t rows[16] = {};
+
+  void set(int tile, int64_t num_rows, int64_t num_bytes) {
+    rows[tile] = static_cast<uint8_t>(num_rows);
+    bytes[tile] = static_cast<uint16_t>(num_bytes);
+  }
+
+  // Zeroes the tiles. At the start of every task: torch's own kernels leave other shapes. GCC 12's own functions for
+  // this, and for loading a tile, do not say that they read memory: what was stored before might come after, but for
+  // this barrier.
+  void apply() const { __asm__ volatile("ldtilecfg %0" ::"m"(*this) : "memory"); }
+};
+
 // Tiles 0 to 5 get `num_rows` rows: a product's rows do not meet, so those that do not exist need not be computed.
 // Tiles 6 and 7, for the right-hand side, are always full.
 inline void configure_tiles(int num_rows = kTileRows) {
-  struct alignas(64) {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t bytes[16] = {};
-    uint8_t rows[16] = {};
-  } config;
-  for (int i = 0; i < 8; ++i) {
-    config.bytes[i] = kTileBytes;
-    config.rows[i] = static_cast<uint8_t>(i < 6 ? num_rows : kTileRows);
-  }
-  // GCC 12's own functions for this, and for loading a tile, do not say that they read memory: what was stored before
-  // might come after, but for this barrier.
-  __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
+  TileShapes shapes;
+  for (int i = 0; i < 8; ++i) shapes.set(i, i < 6 ? num_rows : kTileRows, kTileBytes);
+  shapes.apply();
+}
+
+// Tiles 0 to 3 are the sums of 16 rows by the 64 columns of a panel, float or int32: [16, 64] in memory.
+constexpr int64_t kPanelStride = 4 * kTileBytes;
+
+inline void zero_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+inline void load_sums(const void* sums) {
+  const auto* from = static_cast<const uint8_t*>(sums);
+  _tile_loadd(0, from, kPanelStride);
+  _tile_loadd(1, from + kTileBytes, kPanelStride);
+  _tile_loadd(2, from + 2 * kTileBytes, kPanelStride);
+  _tile_loadd(3, from + 3 * kTileBytes, kPanelStride);
+}
+
+inline void store_sums(void* sums) {
+  auto* to = static_cast<uint8_t*>(sums);
+  _tile_stored(0, to, kPanelStride);
+  _tile_stored(1, to + kTileBytes, kPanelStride);
+  _tile_stored(2, to + 2 * kTileBytes, kPanelStride);
+  _tile_stored(3, to + 3 * kTileBytes, kPanelStride);
 }
 
 }  // namespace headrace

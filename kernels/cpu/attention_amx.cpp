@@ -10,19 +10,13 @@ namespace {
 constexpr int kQuery = 4, kKeys = 5, kWeights = 6, kValues = 7;
 
 void configure(int64_t num_rows, int64_t block_size) {
-  struct alignas(64) {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t bytes[16] = {};
-    uint8_t rows[16] = {};
-  } config;
-  for (int i = 0; i < 8; ++i) config.bytes[i] = kTileBytes, config.rows[i] = static_cast<uint8_t>(num_rows);
-  config.rows[kKeys] = kTileRows;
+  TileShapes shapes;
+  for (int i = 0; i < 8; ++i) shapes.set(i, num_rows, kTileBytes);
+  shapes.rows[kKeys] = kTileRows;
   // A product goes over the tokens of a block: pairs of them are rows of the values.
-  config.rows[kValues] = static_cast<uint8_t>(block_size / 2);
-  config.bytes[kWeights] = static_cast<uint16_t>(block_size * 2);
-  asm volatile("ldtilecfg %0" ::"m"(config));
+  shapes.rows[kValues] = static_cast<uint8_t>(block_size / 2);
+  shapes.bytes[kWeights] = static_cast<uint16_t>(block_size * 2);
+  shapes.apply();
 }
 
 // The intrinsics of GCC 12 take no constants, and do not tell the compiler that they read memory.
@@ -195,7 +189,8 @@ void attention(const void* words, const Context& context) {
 
 }  // namespace
 
-extern const Entry kAttentionAmx[] = {
-    {"attention", attention<Bfloat16Cache>}, {"attention_int8", attention<Int8Cache<AmxAttention>>}, {nullptr, nullptr}};
+extern const Entry kAttentionAmx[] = {{"attention", attention<Bfloat16Cache>},
+                                      {"attention_int8", attention<Int8Cache<AmxAttention>>},
+                                      {nullptr, nullptr}};
 
 }  // namespace headrace

@@ -4,8 +4,8 @@ namespace headrace {
 
 extern const Entry kAttentionAvx2[] = {{"attention", attention<Bfloat16Cache>},
                                        {"attention_int8", attention<Int8Cache<GenericAttention>>},
-                                       {"rotate_and_store", rotate_and_store<Bfloat16Writer>},
-                                       {"rotate_and_store_int8", rotate_and_store<Int8Writer>},
+                                       {"rotate_and_store", rotate_and_store<GenericRotation, Bfloat16Writer>},
+                                       {"rotate_and_store_int8", rotate_and_store<GenericRotation, Int8Writer>},
                                        {nullptr, nullptr}};
 
 }  // namespace headrace

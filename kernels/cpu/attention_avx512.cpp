@@ -124,8 +124,8 @@ void attention(const void* words, const Context& context) {
 
 extern const Entry kAttentionAvx512[] = {{"attention", attention<Bfloat16Cache>},
                                          {"attention_int8", attention<Int8Cache<Avx512Attention>>},
-                                         {"rotate_and_store", rotate_and_store<Bfloat16Writer>},
-                                         {"rotate_and_store_int8", rotate_and_store<Int8Writer>},
+                                         {"rotate_and_store", rotate_and_store<Rotation512, Bfloat16Writer>},
+                                         {"rotate_and_store_int8", rotate_and_store<Rotation512, Int8Writer>},
                                          {nullptr, nullptr}};
 
 }  // namespace headrace

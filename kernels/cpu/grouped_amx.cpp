@@ -1,4 +1,5 @@
 // Linear layers over weights quantized in groups, on tiles: a product for each group, added up in float.
+#include "amx.h"
 #include "grouped512.h"
 #include "grouped_generic.h"
 
@@ -13,19 +14,10 @@ inline void see_memory(const void* data) { __asm__ volatile("" ::"r"(data) : "me
 // This thread's tiles: 0 for products, 4 for x and 6 for weights. Only `num_rows` are computed, of one part.
 template <class F>
 void configure(int num_rows) {
-  struct alignas(64) {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t bytes[16] = {};
-    uint8_t rows[16] = {};
-  } config;
-  for (int i = 0; i < 8; ++i) {
-    config.bytes[i] = i == 4 ? F::kPartColumns : 64;
-    config.rows[i] = static_cast<uint8_t>(i < 6 ? num_rows : F::kPartQuads);
-  }
-  see_memory(&config);
-  _tile_loadconfig(&config);
+  TileShapes shapes;
+  for (int i = 0; i < 8; ++i)
+    shapes.set(i, i < 6 ? num_rows : F::kPartQuads, i == 4 ? F::kPartColumns : kTileBytes);
+  shapes.apply();
 }
 
 // Signed, less their zero points.

@@ -59,15 +59,17 @@ bool has_avx512() {
          base.a >= 1 && has_all(features(7, 1).a, kBf16);
 }
 
+// And the shuffles of bytes that every processor with tiles has.
 bool has_amx_instructions() {
-  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
-  return has_all(features(7, 0).d, kBf16 | kTile | kInt8);
+  constexpr unsigned kVbmi = 1u << 1, kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
+  const Features base = features(7, 0);
+  return has_all(base.c, kVbmi) && has_all(base.d, kBf16 | kTile | kInt8);
 }
 
 // Linux keeps a process from the tiles until it asks, once, for the room to save them.
 bool has_amx() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  static const bool is_there = has_avx512() && __builtin_cpu_supports("avx512vbmi") && has_amx_instructions() &&
+  static const bool is_there = has_avx512() && has_amx_instructions() &&
                                syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   return is_there;
 }

@@ -20,8 +20,6 @@ constexpr int64_t kInt8Tile = kInt8TileRows * kInt8Block;  // bytes
 // As in epilogue.h, each source file has its own of what follows.
 namespace {
 
-inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // 64 rows of the weight: [k / 64][4 tiles][16 quads of k][16 rows][4], then what belongs to each row.
 struct Int8Panel {
   const int8_t* tiles;

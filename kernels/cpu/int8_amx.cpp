@@ -7,7 +7,6 @@ namespace {
 
 constexpr int64_t kStep = kPanel * kInt8Block;  // bytes of a panel that are multiplied in one step: 4 tiles
 constexpr int64_t kBlockRows = 2 * kInt8TileRows;
-constexpr int64_t kSumsStride = kPanel * sizeof(int32_t);
 constexpr int64_t kFetchedAhead = 4 * kStep;
 
 // What goes on beside the products, a little at each of their steps: the vector units finish the rows before, and the
@@ -62,13 +61,6 @@ class Background {
   int64_t row_ = 0, end_row_ = 0, panel_ = 0;
 };
 
-void zero_sums() {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-}
-
 // 16 rows of x by the 64 of a panel.
 void multiply_tile(const int8_t* x, const int8_t* weight, int64_t k, int32_t* sums, Background& background) {
   zero_sums();
@@ -84,10 +76,7 @@ void multiply_tile(const int8_t* x, const int8_t* weight, int64_t k, int32_t* su
     _tile_loadd(7, weight + 3 * kInt8Tile, kTileBytes);
     _tile_dpbssd(3, 4, 7);
   }
-  _tile_stored(0, sums, kSumsStride);
-  _tile_stored(1, sums + 16, kSumsStride);
-  _tile_stored(2, sums + 32, kSumsStride);
-  _tile_stored(3, sums + 48, kSumsStride);
+  store_sums(sums);
 }
 
 // 32 rows of x by half a panel: every tile that is loaded serves two products.
@@ -105,10 +94,10 @@ void multiply_half(const int8_t* x, const int8_t* weight, int64_t k, int32_t* su
     _tile_dpbssd(3, 5, 7);
     background.step();
   }
-  _tile_stored(0, sums, kSumsStride);
-  _tile_stored(1, sums + 16, kSumsStride);
-  _tile_stored(2, sums + kInt8TileRows * kPanel, kSumsStride);
-  _tile_stored(3, sums + kInt8TileRows * kPanel + 16, kSumsStride);
+  _tile_stored(0, sums, kPanelStride);
+  _tile_stored(1, sums + 16, kPanelStride);
+  _tile_stored(2, sums + kInt8TileRows * kPanel, kPanelStride);
+  _tile_stored(3, sums + kInt8TileRows * kPanel + 16, kPanelStride);
 }
 
 void multiply(const Int8Task& task, const LinearArguments& a, const QuantizedRows& x) {

@@ -34,4 +34,9 @@ struct EmbeddingArguments {
 
 constexpr int64_t kPanel = 64;  // weight rows that are packed, and computed, together
 
+namespace {  // each source file compiles it for its own instruction set
+
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
 }  // namespace headrace

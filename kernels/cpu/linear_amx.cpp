@@ -24,8 +24,6 @@ constexpr int64_t kLinesBeside = 6;
 constexpr int64_t kBlockBytes = 1 << 20;
 constexpr int64_t kMaxBlockRows = 512;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // A block of rows by a panel.
 struct Unit {
   int64_t block, panel;
@@ -135,27 +133,6 @@ class Multiplier {
     _tile_dpbf16ps(2, 4, 6);
     _tile_loadd(7, weight + 3 * kTile, kTileBytes);
     _tile_dpbf16ps(3, 4, 7);
-  }
-
-  static void zero_sums() {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-
-  static void load_sums(const float* sums) {
-    _tile_loadd(0, sums, kPanel * sizeof(float));
-    _tile_loadd(1, sums + 16, kPanel * sizeof(float));
-    _tile_loadd(2, sums + 32, kPanel * sizeof(float));
-    _tile_loadd(3, sums + 48, kPanel * sizeof(float));
-  }
-
-  static void store_sums(float* sums) {
-    _tile_stored(0, sums, kPanel * sizeof(float));
-    _tile_stored(1, sums + 16, kPanel * sizeof(float));
-    _tile_stored(2, sums + 32, kPanel * sizeof(float));
-    _tile_stored(3, sums + 48, kPanel * sizeof(float));
   }
 
   const LinearArguments& a_;

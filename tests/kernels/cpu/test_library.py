@@ -10,7 +10,8 @@ pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU ke
 
 AVX2 = {"avx2", "fma", "f16c"}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx512_bf16"}
-NEEDED = {"amx": AVX512 | {"amx_tile", "amx_bf16", "amx_int8"}, "avx512": AVX512, "avx2": AVX2, "portable": set()}
+AMX = AVX512 | {"avx512vbmi", "amx_tile", "amx_bf16", "amx_int8"}
+NEEDED = {"amx": AMX, "avx512": AVX512, "avx2": AVX2, "portable": set()}
 
 
 def test_the_sets_are_those_whose_instructions_linux_lists_for_this_processor() -> None:
