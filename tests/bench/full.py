@@ -18,6 +18,7 @@ from tests.bench.speed import bar, table
 from tests.bench.speed.ceiling import Ceiling, measure_ceiling
 from tests.bench.speed.environments import VERSIONS
 from tests.bench.speed.outcome import Outcome
+from tests.bench.speed.places import THROUGH_HTTP, name_of
 from tests.bench.speed.plan import Plan
 from tests.bench.speed.progress import Progress
 from tests.bench.speed.shapes import SHAPES
@@ -26,7 +27,7 @@ from tests.bench.speed.targets import WORKLOADS, Target, all_targets, measure_on
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 OUTCOMES = DIRECTORY / "outcomes"
-BASE = "vLLM bf16"  # what the ratios are to
+BASE = name_of("vLLM bf16", THROUGH_HTTP)  # what the ratios are to
 
 
 def main() -> None:
@@ -86,7 +87,7 @@ def _row(target: Target, found: list[dict[str, object]]) -> Row:
 
 
 def _section(shape_name: str, rows: list[Row], ceiling: Ceiling | None) -> list[str]:
-    parts = [f"## {shape_name}", "Medians over the seeds.", table.absolute(rows), "What is wanted, and reached:"]
+    parts = [f"## {shape_name}", "Medians over the seeds.", table.absolute(rows), "What is wanted, and reached."]
     parts.append(bar.bar(rows))
     base = next((row for row in rows if row.target.name == BASE and row.runs), None)
     if base is not None:

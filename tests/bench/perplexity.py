@@ -88,10 +88,11 @@ def main() -> None:
 
 NOTE = (
     "The file was itself quantized from bfloat16 weights, which are not at hand: what its own types lost before is in "
-    "every row. An int8 KV cache has a scale for K and one for V of each token and head. int8 has a scale for each row "
-    "of a weight and for each token; int4 and the file's types have one for each group of 32 columns or less of both. "
-    "The checkpoints of GPTQ and AWQ are made here, in their layouts but by plain rounding to the nearest, the "
-    "embedding in bfloat16; those tools fit their integers to a text, and lose less."
+    "every row. An int8 KV cache has a scale for K and one for V of each token and head. int8 and int4 have a scale "
+    "for each row of a weight and for each token, and int4 two integers for each group of 32 columns; the file's "
+    "types have a scale for each group of 32 columns or less of both. The checkpoints of GPTQ and AWQ are made here, "
+    "in their layouts but by plain rounding to the nearest, the embedding in bfloat16; those tools fit their integers "
+    "to a text, and lose less."
 )
 
 

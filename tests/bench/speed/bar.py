@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tests.bench.speed.places import IN_PROCESS, THROUGH_HTTP, is_at, name_of
 from tests.bench.speed.table import COLUMNS, Column, Row, markdown, number, ratio, value_of
-from tests.bench.speed.targets import IN_PROCESS, THROUGH_HTTP, name_of
 
 BY_HEADING = {column.heading: column for column in COLUMNS}
-TRANSFORMERS = "transformers bf16"  # it admits nothing while a batch runs
+TRANSFORMERS = name_of("transformers bf16", IN_PROCESS)  # it admits nothing while a batch runs
+VLLM = name_of("vLLM bf16", THROUGH_HTTP)
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,20 @@ class Claim:
 def bar(rows: Iterable[Row]) -> str:
     """A line for each claim of which both sides were measured; a ratio of 2 means twice as many, or half as long."""
     claims = Claims({row.target.name: row for row in rows if row.runs})
+    groups = {
+        "Both through HTTP; Headrace's with its queue and Postgres": claims.against_peers(THROUGH_HTTP, THROUGH_HTTP),
+        "Both in process": claims.against_peers(IN_PROCESS, IN_PROCESS),
+        "Unlike: Headrace in process, peers through HTTP": claims.against_peers(IN_PROCESS, THROUGH_HTTP),
+        "Headrace through HTTP against itself in process": claims.against_itself(),
+        "Headrace's worker against vLLM's server": claims.of_processes(),
+    }
+    return "\n\n".join(part for title, found in groups.items() for part in _group(title, found))
+
+
+def _group(title: str, claims: Iterable[Claim]) -> list[str]:
     heading = ["what", "Headrace", "against", "times better", "wanted", "met"]
-    return markdown(heading, [claim.cells() for claim in claims.all() if claim.reached is not None])
+    lines = [claim.cells() for claim in claims if claim.reached is not None]
+    return [f"{title}:", markdown(heading, lines)] if lines else []
 
 
 class Claims:
@@ -41,45 +54,46 @@ class Claims:
     def __init__(self, rows: dict[str, Row]) -> None:
         self._rows = rows
 
-    def all(self) -> Iterator[Claim]:
-        """Against peers first, then against itself."""
-        for place in (IN_PROCESS, THROUGH_HTTP):
-            bf16, int8, int4 = (name_of(precision, place) for precision in ("bf16", "int8", "int4"))
-            yield self._claim("W1 out tok/s", bf16, ["vLLM bf16"], 1.4)
-            yield self._claim("W1 out tok/s", int8, ["vLLM W8A8"], 1.4)
-            yield self._claim("W2 ITL p50", bf16, ["llama.cpp bf16"], 1.0)
-            yield self._claim("W2 ITL p50", int4, ["llama.cpp q4_0"], 1.0)
-            is_alone = place == IN_PROCESS
-            yield self._claim("W2 TTFT ms", bf16, ["vLLM bf16"], 1.3 if is_alone else 1.0)
-            yield self._claim("W2 TTFT ms", int8, ["vLLM W8A8"], 1.3 if is_alone else 1.0)
-            yield self._claim("W3 ITL p99", bf16, self._peers("bf16"), 3.0)
-            yield self._claim("W3 TTFT p50", bf16, self._peers("bf16"), 1.0)
-            yield self._claim("W4 cold tok/s", bf16, ["vLLM bf16"], 1.4)
-            yield self._claim("W4 warm tok/s", bf16, ["vLLM bf16"], 1.4)
-            yield self._claim("W4 warm tok/s", int8, ["vLLM W8A8"], 1.3)
-            yield self._claim("W5 ITL p99 during", bf16, self._admitting(), 10.0)
-            yield self._claim("W5 long TTFT", bf16, self._admitting(), 1 / 1.3)
-        yield from self._through_http()
-        worker = name_of("bf16", THROUGH_HTTP)
-        yield self._claim("peak MB", worker, ["vLLM bf16"], 4.0)
-        yield self._claim("start s", worker, ["vLLM bf16"], 15.0)
+    def against_peers(self, place: str, theirs: str) -> Iterator[Claim]:
+        """Of Headrace in `place`, against peers in `theirs`."""
+        bf16, int8, int4 = (name_of(f"Headrace {precision}", place) for precision in ("bf16", "int8", "int4"))
+        vllm, w8a8 = ([name_of(engine, theirs)] for engine in ("vLLM bf16", "vLLM W8A8"))
+        peers = self._peers(theirs)
+        admitting = [name for name in peers if name != TRANSFORMERS]
+        ttft = 1.3 if place == IN_PROCESS else 1.0
+        yield self._claim("W1 out tok/s", bf16, vllm, 1.4)
+        yield self._claim("W1 out tok/s", int8, w8a8, 1.4)
+        yield self._claim("W2 ITL p50", bf16, [name_of("llama.cpp bf16", theirs)], 1.0)
+        yield self._claim("W2 ITL p50", int4, [name_of("llama.cpp q4_0", theirs)], 1.0)
+        yield self._claim("W2 TTFT ms", bf16, vllm, ttft)
+        yield self._claim("W2 TTFT ms", int8, w8a8, ttft)
+        yield self._claim("W3 ITL p99", bf16, peers, 3.0)
+        yield self._claim("W3 TTFT p50", bf16, peers, 1.0)
+        yield self._claim("W4 cold tok/s", bf16, vllm, 1.4)
+        yield self._claim("W4 warm tok/s", bf16, vllm, 1.4)
+        yield self._claim("W4 warm tok/s", int8, w8a8, 1.3)
+        yield self._claim("W5 ITL p99 during", bf16, admitting, 10.0)
+        yield self._claim("W5 long TTFT", bf16, admitting, 1 / 1.3)
 
-    def _through_http(self) -> Iterator[Claim]:
+    def against_itself(self) -> Iterator[Claim]:
         for precision, wanted in (("bf16", 0.95), ("int8", 0.92)):
-            ours, itself = name_of(precision, THROUGH_HTTP), name_of(precision, IN_PROCESS)
+            ours, itself = (name_of(f"Headrace {precision}", place) for place in (THROUGH_HTTP, IN_PROCESS))
             yield self._claim("W1 out tok/s", ours, [itself], wanted)
         column = BY_HEADING["W2 TTFT ms"]
-        there, here = (self._value(name_of("bf16", place), column) for place in (THROUGH_HTTP, IN_PROCESS))
+        there, here = (self._value(name_of("Headrace bf16", place), column) for place in (THROUGH_HTTP, IN_PROCESS))
         added = None if there is None or here is None else max(0.01, there - here)
         reached = None if added is None else 12 / added
         yield Claim("W2 TTFT ms added by HTTP, queue and database", added, "at most", 12.0, reached, 1.0)
 
-    def _peers(self, precision: str) -> list[str]:
-        return [name for name in self._rows if not name.startswith("Headrace") and precision in name]
+    def of_processes(self) -> Iterator[Claim]:
+        worker = name_of("Headrace bf16", THROUGH_HTTP)
+        yield self._claim("peak MB", worker, [VLLM], 4.0)
+        yield self._claim("start s", worker, [VLLM], 15.0)
 
-    def _admitting(self) -> list[str]:
-        """Peers with their first settings that take a prompt in while others decode."""
-        return [name for name in self._peers("bf16") if name != TRANSFORMERS and ", " not in name]
+    def _peers(self, place: str) -> list[str]:
+        """Those in bf16, with their first settings."""
+        peers = [name for name in self._rows if not name.startswith("Headrace") and "bf16" in name]
+        return [name for name in peers if is_at(name, place)]
 
     def _claim(self, heading: str, ours: str, peers: list[str], wanted: float) -> Claim:
         """Against the best of `peers` in this figure."""

@@ -14,7 +14,7 @@ from tests.servers import isolated_settings
 PRECISIONS = {
     "bf16": Weights(layer_bits=16, head_bits=16, is_int8=False),
     "int8": Weights(layer_bits=8, head_bits=8, is_int8=True),
-    "int4": Weights(layer_bits=4.5, head_bits=4.5, is_int8=True),  # with the scales of its groups
+    "int4": Weights(layer_bits=4.5, head_bits=4.5, is_int8=True),  # with what its groups have
 }
 MAX_NUM_SEQS = 64
 MAX_MODEL_LEN = 2048

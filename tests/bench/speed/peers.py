@@ -12,6 +12,7 @@ from tests.bench.speed.child import Library, run_child
 from tests.bench.speed.environments import Environment
 from tests.bench.speed.gguf_file import make_gguf
 from tests.bench.speed.outcome import OnLine, Outcome
+from tests.bench.speed.places import IN_PROCESS, THROUGH_HTTP, name_of
 from tests.bench.speed.plan import Plan
 from tests.bench.speed.server import Server, run_server
 
@@ -24,7 +25,8 @@ VLLM_ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-VLLM_OPTIONS = ("--dtype", "bfloat16", "--max-model-len", "2048", "--max-num-seqs", "64")
+VLLM_OPTIONS: dict[str, str | int] = {"dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": 64}
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
 # A slot for each job that runs at once, each with room for the longest.
 LLAMA_OPTIONS = ("-np", "32", "-c", "65536", "-fa", "on", "--cache-ram", "0", "--no-webui")
 
@@ -50,39 +52,72 @@ def all_peers(directory: Path) -> list[Peer]:
     return [
         _vllm(vllm, "vLLM bf16", BF16),
         _vllm(vllm, "vLLM W8A8", w8a8),
-        _vllm(vllm, "vLLM bf16, steps of 256", BF16, "--max-num-batched-tokens", "256"),
+        _vllm_engine(vllm, "vLLM bf16", BF16),
+        _vllm_engine(vllm, "vLLM W8A8", w8a8),
+        _vllm(vllm, "vLLM bf16", BF16, "--max-num-batched-tokens", "256", tuning=("steps of 256",)),
         _llama(llama, "llama.cpp bf16", "bf16", BF16),
         _llama(llama, "llama.cpp q8_0", "q8_0", Weights(layer_bits=8.5, head_bits=8.5, is_int8=True)),
         _llama(llama, "llama.cpp q4_0", "q4_0", Weights(layer_bits=4.5, head_bits=4.5, is_int8=True)),
-        _llama(llama, "llama.cpp bf16, steps of 128", "bf16", BF16, "-b", "128", "-ub", "128"),
+        _llama(llama, "llama.cpp bf16", "bf16", BF16, "-b", "128", "-ub", "128", tuning=("steps of 128",)),
         _transformers(transformers),
     ]
 
 
-def _vllm(environment: Environment, name: str, weights: Weights, *options: str) -> Peer:
+def _vllm(environment: Environment, engine: str, weights: Weights, *options: str, tuning: Sequence[str] = ()) -> Peer:
+    """Its OpenAI server."""
+
     def measure(checkpoints: Path, plan: Plan, log: Path, on_line: OnLine) -> Outcome:
         checkpoint = make_checkpoint(checkpoints, plan.shape, is_w8a8=weights.is_int8)
 
         def argv(port: int, served: str) -> Sequence[str | Path]:
             command = (environment.directory / "bin" / "vllm", "serve", checkpoint, "--served-model-name", served)
             where = ("--host", "127.0.0.1", "--port", str(port), "--enable-prompt-tokens-details")
-            return [*command, *VLLM_OPTIONS, *options, *where]
+            return [*command, *_as_options(VLLM_OPTIONS), *options, *where]
 
         return run_server(Server(argv, _vllm_environment(environment)), plan, log, on_line)
 
+    settings = " ".join(("vllm serve", *_as_options(VLLM_OPTIONS), *options))
+    workloads = ("W5",) if options else Peer.workload_names
+    name = name_of(engine, THROUGH_HTTP, *tuning)
+    return Peer(name, weights, environment, measure, _vllm_settings(settings), workloads)
+
+
+def _vllm_engine(environment: Environment, engine: str, weights: Weights) -> Peer:
+    """The engine of its `LLM`, without the process that this would start for it."""
+
+    def measure(checkpoints: Path, plan: Plan, log: Path, on_line: OnLine) -> Outcome:
+        checkpoint = make_checkpoint(checkpoints, plan.shape, is_w8a8=weights.is_int8)
+        arguments = {"checkpoint": str(checkpoint), "options": VLLM_OPTIONS | {"disable_log_stats": True}}
+        library = Library("tests.bench.speed.vllm_engine:make_target", arguments, environment.python)
+        return run_child(library, plan, log, on_line, _vllm_environment(environment) | ONE_PROCESS)
+
+    options = ", ".join(f"{name}={value!r}" for name, value in VLLM_OPTIONS.items())
+    settings = _vllm_settings(f"VLLM_ENABLE_V1_MULTIPROCESSING=0 LLM({options})")
+    return Peer(name_of(engine, IN_PROCESS), weights, environment, measure, settings)
+
+
+def _as_options(options: Mapping[str, object]) -> list[str]:
+    """Of a command line."""
+    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def _vllm_settings(settings: str) -> str:
     variables = [f"{name}={value}" for name, value in VLLM_ENVIRONMENT.items() if name.startswith("VLLM_CPU")]
-    settings = " ".join((*variables, *VLLM_OPTIONS, *options)) + ", tcmalloc and libiomp5 preloaded"
-    return Peer(name, weights, environment, measure, settings, ("W5",) if options else Peer.workload_names)
+    return " ".join((*variables, settings)) + ", tcmalloc and libiomp5 preloaded"
 
 
-def _vllm_environment(environment: Environment) -> Mapping[str, str]:
+def _vllm_environment(environment: Environment) -> dict[str, str]:
     """With the libraries that its documentation has preloaded, as far as they are there."""
     libraries = [*environment.directory.rglob("libtcmalloc_minimal.so.4"), environment.directory / "lib/libiomp5.so"]
     preload = ":".join(str(library) for library in libraries if library.exists())
     return VLLM_ENVIRONMENT | {"LD_PRELOAD": preload}
 
 
-def _llama(environment: Environment, name: str, form: str, weights: Weights, *options: str) -> Peer:
+def _llama(
+    environment: Environment, engine: str, form: str, weights: Weights, *options: str, tuning: Sequence[str] = ()
+) -> Peer:
+    """Its server, which is where it admits and batches."""
+
     def measure(checkpoints: Path, plan: Plan, log: Path, on_line: OnLine) -> Outcome:
         programs = environment.directory / "build" / "bin"
         checkpoint = make_checkpoint(checkpoints, plan.shape)
@@ -95,8 +130,9 @@ def _llama(environment: Environment, name: str, form: str, weights: Weights, *op
 
         return run_server(Server(argv), plan, log, on_line)
 
-    settings = " ".join(("-t", str(NUM_THREADS), *LLAMA_OPTIONS, *options))
-    return Peer(name, weights, environment, measure, settings, ("W5",) if options else Peer.workload_names)
+    settings = " ".join(("llama-server", "-t", str(NUM_THREADS), *LLAMA_OPTIONS, *options))
+    workloads = ("W5",) if options else Peer.workload_names
+    return Peer(name_of(engine, THROUGH_HTTP, *tuning), weights, environment, measure, settings, workloads)
 
 
 def _transformers(environment: Environment) -> Peer:
@@ -106,5 +142,5 @@ def _transformers(environment: Environment) -> Peer:
         threads = {"OMP_NUM_THREADS": str(NUM_THREADS), "HF_HUB_OFFLINE": "1"}
         return run_child(library, plan, log, on_line, threads)
 
-    settings = "sdpa, static batches of 64, in process"
-    return Peer("transformers bf16", BF16, environment, measure, settings)
+    settings = "sdpa, static batches of 64"
+    return Peer(name_of("transformers bf16", IN_PROCESS), BF16, environment, measure, settings)

@@ -9,12 +9,12 @@ from tests.bench.speed.ceiling import Weights
 from tests.bench.speed.checkpoints import make_checkpoint
 from tests.bench.speed.environments import CannotInstall, Environment
 from tests.bench.speed.outcome import OnLine, Outcome
+from tests.bench.speed.places import IN_PROCESS, THROUGH_HTTP, name_of
 from tests.bench.speed.plan import Plan
 from tests.bench.speed.server import DidNotStart
 from tests.bench.speed.service import run_service
 
 WORKLOADS = ("W1", "W2", "W3", "W4", "W5")
-IN_PROCESS, THROUGH_HTTP = "in process", "HTTP"
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,11 @@ def all_targets(directory: Path) -> list[Target]:
             (IN_PROCESS, _engine(directory, precision)),
             (THROUGH_HTTP, _service(directory, precision)),
         ):
-            name = name_of(precision, place)
+            name = name_of(f"Headrace {precision}", place)
             rows.append(Target(name, weights, measure, headrace.describe(precision)))
     for peer in peers.all_peers(directory / "peers"):
         rows.append(Target(peer.name, peer.weights, peer.measure, peer.settings, peer.workload_names, peer.environment))
     return rows
-
-
-def name_of(precision: str, place: str) -> str:
-    """Of Headrace's rows."""
-    return f"Headrace {precision}, {place}"
 
 
 def measure_one(target: Target, checkpoints: Path, plan: Plan, log: Path, on_line: OnLine) -> Outcome:
