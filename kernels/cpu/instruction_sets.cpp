@@ -14,6 +14,7 @@ namespace headrace {
 extern const Entry kElementwisePortable[], kElementwiseAvx2[], kElementwiseAvx512[];
 extern const Entry kLinearPortable[], kLinearAvx2[], kLinearAvx512[], kLinearAmx[];
 extern const Entry kInt8Portable[], kInt8Avx2[], kInt8Avx512[], kInt8Amx[];
+extern const Entry kInt4Portable[], kInt4Avx2[], kInt4Avx512[], kInt4Amx[];
 extern const Entry *const kGroupedPortable, *const kGroupedAvx2, *const kGroupedAvx512, *const kGroupedAmx;
 extern const Entry *const kGroupedEmbeddingPortable, *const kGroupedEmbeddingAvx2;
 extern const Entry kAttentionPortable[], kAttentionAvx2[], kAttentionAvx512[], kAttentionAmx[];
@@ -86,14 +87,16 @@ bool always() { return true; }
 const std::vector<InstructionSet>& instruction_sets() {
   static const std::vector<InstructionSet> sets = {
 #if defined(__x86_64__)
-      {"amx", has_amx, {kLinearAmx, kInt8Amx, kGroupedAmx, kAttentionAmx}},
+      {"amx", has_amx, {kLinearAmx, kInt8Amx, kInt4Amx, kGroupedAmx, kAttentionAmx}},
       {"avx512", has_avx512,
-       {kElementwiseAvx512, kLinearAvx512, kInt8Avx512, kGroupedAvx512, kAttentionAvx512, kSamplingAvx512}},
+       {kElementwiseAvx512, kLinearAvx512, kInt8Avx512, kInt4Avx512, kGroupedAvx512, kAttentionAvx512,
+        kSamplingAvx512}},
       {"avx2", has_avx2,
-       {kElementwiseAvx2, kLinearAvx2, kInt8Avx2, kGroupedAvx2, kGroupedEmbeddingAvx2, kAttentionAvx2, kSamplingAvx2}},
+       {kElementwiseAvx2, kLinearAvx2, kInt8Avx2, kInt4Avx2, kGroupedAvx2, kGroupedEmbeddingAvx2, kAttentionAvx2,
+        kSamplingAvx2}},
 #endif
       {"portable", always,
-       {kElementwisePortable, kLinearPortable, kInt8Portable, kGroupedPortable,
+       {kElementwisePortable, kLinearPortable, kInt8Portable, kInt4Portable, kGroupedPortable,
         kGroupedEmbeddingPortable, kAttentionPortable, kExpertsPortable, kSamplingPortable}},
   };
   return sets;

@@ -59,12 +59,13 @@ inline float quantize_row(const uint16_t* x, int64_t k, int shift, Integer* q, i
   return largest >= kNotFinite ? float_of(0x7FC00000) : is_usual ? range / 127.0f : 0.0f;
 }
 
-// From the integer sums of one row and the 64 rows of a panel to what is stored.
+// From the integer sums of one row and the rows of the `unit`-th panel, or part of one, to what is stored.
+template <int kSums>
 inline void finish_sums(const int32_t* sums, float x_scale, const float* scales, const LinearArguments& a, int64_t row,
-                        int64_t panel) {
-  float values[kPanel];
-  for (int i = 0; i < kPanel; ++i) values[i] = static_cast<float>(sums[i]) * x_scale * scales[i];
-  finish_row<kPanel>(values, a, row, panel);
+                        int64_t unit) {
+  float values[kSums];
+  for (int i = 0; i < kSums; ++i) values[i] = static_cast<float>(sums[i]) * x_scale * scales[i];
+  finish_row<kSums>(values, a, row, unit);
 }
 
 }  // namespace

@@ -13,16 +13,27 @@ struct QuantizedRows {
   float* scales;
 };
 
-// Columns `begin` to `begin + num_columns` of a panel's rows, one row after the other.
-inline void unpack(const int8_t* tiles, int64_t begin, int64_t num_columns, int16_t (*rows)[kColumnsTogether]) {
-  for (int64_t row = 0; row < kPanel; ++row) {
-    const int8_t* tile = tiles + begin * kPanel + row / kInt8TileRows * kInt8Tile + row % kInt8TileRows * kQuad;
-    int16_t* out = rows[row];
-    for (int64_t column = 0; column < num_columns; column += kInt8Block, tile += 4 * kInt8Tile)
-      for (int64_t quad = 0; quad < kInt8Block / kQuad; ++quad)
-        for (int64_t i = 0; i < kQuad; ++i) *out++ = tile[quad * kInt8TileRows * kQuad + i];
+// A weight's panel i, and columns of its rows, one row after the other. What follows takes it from any format.
+struct Int8Weight {
+  static Int8Panel panel(const uint8_t* weight, int64_t k, int64_t i) { return int8_panel(weight, k, i); }
+
+  static void unpack_quad(const Int8Panel& panel, int64_t row, int64_t quad, int* out) {
+    constexpr int64_t kQuads = kInt8Block / kQuad;
+    const int8_t* tile = panel.tiles + (quad / kQuads * 4 + row / kInt8TileRows) * kInt8Tile;
+    const int8_t* at = tile + (quad % kQuads * kInt8TileRows + row % kInt8TileRows) * kQuad;
+    for (int64_t i = 0; i < kQuad; ++i) out[i] = at[i];
   }
-}
+
+  static void unpack(const Int8Panel& panel, int64_t begin, int64_t num_columns, int16_t (*rows)[kColumnsTogether]) {
+    for (int64_t row = 0; row < kPanel; ++row) {
+      const int8_t* tile = panel.tiles + begin * kPanel + row / kInt8TileRows * kInt8Tile + row % kInt8TileRows * kQuad;
+      int16_t* out = rows[row];
+      for (int64_t column = 0; column < num_columns; column += kInt8Block, tile += 4 * kInt8Tile)
+        for (int64_t quad = 0; quad < kInt8Block / kQuad; ++quad)
+          for (int64_t i = 0; i < kQuad; ++i) *out++ = tile[quad * kInt8TileRows * kQuad + i];
+    }
+  }
+};
 
 inline int32_t dot(const int16_t* a, const int16_t* b, int64_t n) {
   int32_t sum = 0;
@@ -30,23 +41,25 @@ inline int32_t dot(const int16_t* a, const int16_t* b, int64_t n) {
   return sum;
 }
 
+template <class Weight>
 inline void multiply_panel(const LinearArguments& a, const QuantizedRows& x, int64_t begin, int64_t end,
                            int64_t panel) {
   alignas(64) int16_t weight_rows[kPanel][kColumnsTogether];
   int32_t sums[kRowsTogether][kPanel] = {};
-  const Int8Panel weight = int8_panel(a.weight, a.k, panel);
+  const auto weight = Weight::panel(a.weight, a.k, panel);
   for (int64_t column = 0; column < a.k; column += kColumnsTogether) {
     const int64_t num_columns = std::min(kColumnsTogether, a.k - column);
-    unpack(weight.tiles, column, num_columns, weight_rows);
+    Weight::unpack(weight, column, num_columns, weight_rows);
     for (int64_t row = begin; row < end; ++row)
       for (int64_t i = 0; i < kPanel; ++i)
         sums[row - begin][i] += dot(x.words + row * a.k + column, weight_rows[i], num_columns);
   }
   for (int64_t row = begin; row < end; ++row)
-    finish_sums(sums[row - begin], x.scales[row], weight.scales, a, row, panel);
+    finish_sums<kPanel>(sums[row - begin], x.scales[row], weight.scales, a, row, panel);
 }
 
-void linear_int8(const void* words, const Context& context) {
+template <class Weight>
+void linear_integers(const void* words, const Context& context) {
   const LinearArguments& a = arguments<LinearArguments>(words);
   const int64_t num_rows = num_rows_of(a.extent, context.step), num_panels = a.n / kPanel;
   const int64_t num_bytes = num_rows * (a.k * int64_t{sizeof(int16_t)} + int64_t{sizeof(float)});
@@ -57,22 +70,22 @@ void linear_int8(const void* words, const Context& context) {
   });
   context.pool.run(divide_up(num_rows, kRowsTogether) * num_panels, [&](int64_t task) {
     const int64_t begin = task / num_panels * kRowsTogether;
-    multiply_panel(a, x, begin, std::min(num_rows, begin + kRowsTogether), task % num_panels);
+    multiply_panel<Weight>(a, x, begin, std::min(num_rows, begin + kRowsTogether), task % num_panels);
   });
 }
 
-void embedding_int8(const void* words, const Context& context) {
+template <class Weight>
+void embedding_integers(const void* words, const Context& context) {
   const EmbeddingArguments& a = arguments<EmbeddingArguments>(words);
   const float scale = static_cast<float>(a.scale);
   context.pool.run(context.step.num_tokens, [&](int64_t token) {
     const int64_t id = context.step.input_ids[token], row = id % kPanel;
-    const Int8Panel panel = int8_panel(a.weight, a.k, id / kPanel);
-    const int8_t* quads = panel.tiles + row / kInt8TileRows * kInt8Tile + row % kInt8TileRows * kQuad;
+    const auto panel = Weight::panel(a.weight, a.k, id / kPanel);
     float* out = a.out + token * a.out_stride;
-    for (int64_t i = 0; i < a.k; ++i) {
-      const int64_t block = i / kInt8Block, quad = i % kInt8Block / kQuad;
-      const int8_t q = quads[block * 4 * kInt8Tile + quad * kInt8TileRows * kQuad + i % kQuad];
-      out[i] = static_cast<float>(q) * panel.scales[row] * scale;
+    for (int64_t i = 0; i < a.k; i += kQuad) {
+      int quad[kQuad];
+      Weight::unpack_quad(panel, row, i / kQuad, quad);
+      for (int64_t j = 0; j < kQuad; ++j) out[i + j] = static_cast<float>(quad[j]) * panel.scales[row] * scale;
     }
   });
 }

@@ -22,6 +22,18 @@ struct Int8Task {
   int64_t first_row, end_row, first_panel, end_panel, next_panel;
 };
 
+// Where the panels of a weight come from: those of int8 are read where they lie.
+struct StoredPanels {
+  static constexpr bool kAreReadInPlace = true;
+  const LinearArguments& a;
+
+  explicit StoredPanels(const LinearArguments& arguments) : a(arguments) {}
+
+  int64_t num_bytes() const { return int8_panel_bytes(a.k); }
+  const uint8_t* address(int64_t i) const { return a.weight + i * num_bytes(); }
+  Int8Panel load(int64_t i) const { return int8_panel(a.weight, a.k, i); }
+};
+
 inline QuantizedRows quantized_rows(int64_t num_rows, int64_t k) {
   const int64_t num_padded = divide_up(num_rows, 2 * kInt8TileRows) * 2 * kInt8TileRows;
   uint8_t* memory = scratch(Scratch::kActivations, num_padded * (k + 4));

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from kernels import Weight
-from kernels.cpu.pack_grouped import GROUP, round_int4
 from kernels.cpu.pack_int8 import quantize_int8
+from kernels.int4_groups import GROUP, round_int4
 from kernels.quantized import Int8Matrix, QuantizedMatrix, make_int4
 from workers.models.packings import AS_STORED
 from workers.models.stored import StoredWeight, joined

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from kernels.cpu.pack_grouped import quantize_int4
+from kernels.cpu.pack_int4 import quantize_int4
 from kernels.cpu.pack_int8 import pack_int8, quantize_int8
 from kernels.cpu.packed import PANEL_ROWS, PackedMatrix
 from workers.models.stored import StoredWeight, in_floats, joined

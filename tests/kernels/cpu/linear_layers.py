@@ -55,6 +55,14 @@ def embedding(
     return out
 
 
+def exact_linear(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """What every instruction set computes of an int8 weight and its rows' scales, to the last bit."""
+    largest = x.float().abs().amax(dim=1, keepdim=True)
+    quantized = (x.float() * (torch.tensor(127.0) / largest)).round()
+    sums = quantized.double() @ weight.double().T  # whole numbers far below 2^53
+    return sums.float() * (largest / 127) * scales
+
+
 def assert_close(found: torch.Tensor, expected: torch.Tensor, tolerance: float, *, floor: float = 0.0) -> None:
     """Within `tolerance` of the largest of each row, which bounds what the order of the sums may change, or `floor`."""
     assert found.shape == expected.shape

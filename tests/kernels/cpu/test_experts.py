@@ -8,7 +8,7 @@ import torch
 import kernels
 from kernels import reference_moe
 from kernels.cpu.library import instruction_sets, library
-from kernels.cpu.pack_grouped import quantize_int4
+from kernels.cpu.pack_int4 import quantize_int4
 from kernels.cpu.pack_int8 import pack_int8, quantize_int8
 from kernels.cpu.packed import PackedMatrix, pack_bf16
 from kernels.cpu.program import Program, recording

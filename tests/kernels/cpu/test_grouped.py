@@ -7,7 +7,7 @@ import torch
 
 from kernels import reference
 from kernels.cpu.library import instruction_sets, library
-from kernels.cpu.pack_grouped import from_gguf, pack_q4_k, pack_q6_k, pack_scaled, quantize_int4
+from kernels.cpu.pack_grouped import from_gguf, pack_q4_k, pack_q6_k, pack_scaled
 from kernels.cpu.packed import PackedMatrix
 from tests.kernels.cpu.linear_layers import ACTIVATE, assert_close, embedding, linear, random
 
@@ -228,24 +228,3 @@ def test_embedding_takes_rows_in_any_order_and_scales_them(instruction_set: str)
     weight, value = weight_in("q8", 257, 96)
     found = embedding([256, 0, 31, 32, 256], weight, instruction_set, scale=24.0)
     torch.testing.assert_close(found.double(), value[[256, 0, 31, 32, 256]] * 24.0, rtol=1e-6, atol=0)
-
-
-@every_set
-@pytest.mark.parametrize(("n", "k"), [(65, 64), (2, 1), (130, 100)])
-def test_int4_of_any_shape_is_near_the_weight(n: int, k: int, instruction_set: str) -> None:
-    value = random(n, k, seed=7)
-    value[0] = 0
-    weight = quantize_int4(value)
-    found = embedding(list(range(n)), weight, instruction_set)
-    assert not found[0].any()
-    assert (found - value).norm() < 0.1 * value.norm()
-    x = random(3, k)
-    assert_close(linear(x, weight, instruction_set), rounded(x) @ found.double().T, 1e-5)
-
-
-def test_int4_errs_less_than_the_extreme_value_s_scale() -> None:
-    value = random(64, 512, seed=7).float()
-    found = embedding(list(range(64)), quantize_int4(value), instruction_sets()[0])
-    kind = gguf.GGMLQuantizationType.Q4_0
-    plain = torch.from_numpy(gguf.dequantize(gguf.quantize(value.numpy(), kind), kind))
-    assert (found - value).norm() < 0.95 * (plain - value).norm()

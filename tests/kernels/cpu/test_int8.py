@@ -13,6 +13,7 @@ from tests.kernels.cpu.linear_layers import (
     assert_rows_may_be_fewer_than_the_tokens,
     assert_threads_change_no_bit,
     embedding,
+    exact_linear,
     linear,
     random,
 )
@@ -40,14 +41,6 @@ def random_int8(num_rows: int, num_columns: int, seed: int = 1) -> tuple[torch.T
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randint(-128, 128, (num_rows, num_columns), generator=generator, dtype=torch.int8)
     return weight, torch.rand(num_rows, generator=generator) / 100
-
-
-def exact_linear(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """What every instruction set computes, to the last bit."""
-    largest = x.float().abs().amax(dim=1, keepdim=True)
-    quantized = (x.float() * (torch.tensor(127.0) / largest)).round()
-    sums = quantized.double() @ weight.double().T  # whole numbers far below 2^53
-    return sums.float() * (largest / 127) * scales
 
 
 @every_set

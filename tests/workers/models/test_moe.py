@@ -67,7 +67,7 @@ def test_experts_packed_for_the_cpu_are_the_same_in_either_spelling(tmp_path: Pa
 
 @kernels_built
 @pytest.mark.parametrize("architecture", PER_EXPERT)
-@pytest.mark.parametrize(("packing", "form"), [("int8", "int8"), ("int4", "q4")])
+@pytest.mark.parametrize(("packing", "form"), [("int8", "int8"), ("int4", "int4")])
 def test_the_setting_quantizes_experts_and_not_their_router(
     tmp_path: Path, architecture: str, packing: str, form: str
 ) -> None:

@@ -1,0 +1,135 @@
+// int4 on AVX2, by the quants as they are packed, which have no sign, as the instruction wants it: the sums of eight
+// products with x, at most 8 * 2 * 15 * 127, fit in its 16 bits, two for each row of the weight.
+#include <immintrin.h>
+
+#include "int4.h"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kRowsTogether = 32;
+constexpr int kMostRows = 4;    // of x, that are multiplied by what is unpacked
+constexpr int kStrips = 4;  // of 8 rows of the weight, in half a panel
+
+struct QuantizedRows {
+  int64_t k;
+  int8_t* quants;  // [rows][k]
+  int32_t* sums;   // [rows][k / 32]
+  float* scales;   // [rows]
+};
+
+inline void quantize_row(const LinearArguments& a, int64_t row, const QuantizedRows& x) {
+  const int8_t* q = x.quants + row * x.k;
+  x.scales[row] = quantize_row(a.x + row * a.x_stride, x.k, 0, x.quants + row * x.k, kInt8Block);
+  for (int64_t i = 0; i < x.k; i += kInt4Group) {
+    int32_t sum = 0;
+    for (int64_t j = 0; j < kInt4Group; ++j) sum += q[i + j];
+    x.sums[(row * x.k + i) / kInt4Group] = sum;
+  }
+}
+
+inline QuantizedRows quantize_rows(const LinearArguments& a, int64_t num_rows, Pool& pool) {
+  uint8_t* memory = scratch(Scratch::kActivations, num_rows * (a.k + a.k / 8 + 4));
+  auto* sums = reinterpret_cast<int32_t*>(memory + num_rows * a.k);
+  auto* scales = reinterpret_cast<float*>(sums + num_rows * a.k / kInt4Group);
+  const QuantizedRows x{a.k, reinterpret_cast<int8_t*>(memory), sums, scales};
+  pool.run(num_rows, [&](int64_t row) { quantize_row(a, row, x); });
+  return x;
+}
+
+// A group of 8 of a tile's rows, as bytes from 0 to 15, and what they are to be multiplied by.
+struct Strip {
+  __m256i quads[8];
+  __m256i steps;   // int16, each twice
+  __m256i lowest;  // what quants of 0 stand for, int16, each beside a 0
+
+  Strip(const uint8_t* tile, int64_t group, int strip) {
+    const __m256i nibble = _mm256_set1_epi8(15);
+    for (int64_t i = 0; i < 4; ++i) {
+      const uint8_t* at = int4_quants(tile, group) + i * 64 + strip * 32;
+      const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+      quads[2 * i] = _mm256_and_si256(both, nibble);
+      quads[2 * i + 1] = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
+    }
+    const uint8_t* at = int4_steps(tile, group) + strip * 16;
+    const __m256i pairs = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+    const __m256i step = _mm256_and_si256(pairs, _mm256_set1_epi32(0xFFFF));
+    steps = _mm256_or_si256(step, _mm256_slli_epi32(step, 16));
+    const __m256i least = _mm256_sub_epi32(_mm256_srai_epi32(pairs, 16), _mm256_slli_epi32(step, 3));
+    lowest = _mm256_and_si256(least, _mm256_set1_epi32(0xFFFF));
+  }
+
+  // What the group adds to the sums of 8 rows of the weight with one of x.
+  __m256i multiply(const int8_t* x, int32_t sum) const {
+    __m256i products = _mm256_setzero_si256();
+    for (int i = 0; i < 8; ++i) {
+      int32_t four;
+      std::memcpy(&four, x + i * kQuad, sizeof four);
+      products = _mm256_add_epi16(products, _mm256_maddubs_epi16(quads[i], _mm256_set1_epi32(four)));
+    }
+    return _mm256_add_epi32(_mm256_madd_epi16(products, steps), _mm256_madd_epi16(lowest, _mm256_set1_epi32(sum)));
+  }
+};
+
+// sums [kRows, 32 of 64] of half a panel, of the rows of x from `row` on.
+template <int kRows>
+void multiply_half(const uint8_t* tiles, const QuantizedRows& x, int64_t row, int32_t* sums) {
+  __m256i total[kRows][kStrips];
+  for (auto& of_row : total)
+    for (__m256i& strip : of_row) strip = _mm256_setzero_si256();
+  for (int64_t group = 0; group < x.k / kInt4Group; ++group)
+    for (int i = 0; i < kStrips; ++i) {
+      const Strip strip(tiles + (group / 2 * 2 + i / 2) * kInt4Tile, group % 2, i % 2);
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t first = (row + r) * x.k + group * kInt4Group;
+        total[r][i] = _mm256_add_epi32(total[r][i], strip.multiply(x.quants + first, x.sums[first / kInt4Group]));
+      }
+    }
+  for (int r = 0; r < kRows; ++r)
+    for (int i = 0; i < kStrips; ++i)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kPanel + i * 8), total[r][i]);
+}
+
+inline void multiply_half(const uint8_t* tiles, const QuantizedRows& x, int64_t row, int64_t num_rows, int32_t* sums) {
+  switch (num_rows) {
+    case 1: return multiply_half<1>(tiles, x, row, sums);
+    case 2: return multiply_half<2>(tiles, x, row, sums);
+    case 3: return multiply_half<3>(tiles, x, row, sums);
+    default: return multiply_half<kMostRows>(tiles, x, row, sums);
+  }
+}
+
+// The columns of the result that half a panel gives, or a whole one where half of it are gates.
+template <int kRows>
+void multiply_unit(const LinearArguments& a, const QuantizedRows& x, int64_t begin, int64_t end, int64_t unit) {
+  alignas(64) int32_t sums[kMostRows * kPanel];
+  const int64_t first = unit * kRows;  // row of the weight
+  const Int4Panel panel = int4_panel(a.weight, a.k, first / kPanel);
+  const int64_t half = first % kPanel / kInt4Half;
+  for (int64_t row = begin; row < end; row += kMostRows) {
+    const int64_t num_rows = std::min<int64_t>(kMostRows, end - row);
+    for (int64_t i = 0; i < kRows / kInt4Half; ++i)
+      multiply_half(panel.tile(half + i, 0, 0), x, row, num_rows, sums + i * kInt4Half);
+    for (int64_t i = 0; i < num_rows; ++i)
+      finish_sums<kRows>(sums + i * kPanel, x.scales[row + i], panel.scales + half * kInt4Half, a, row + i, unit);
+  }
+}
+
+void linear_int4(const void* words, const Context& context) {
+  const auto& a = arguments<LinearArguments>(words);
+  const int64_t num_rows = num_rows_of(a.extent, context.step);
+  const int64_t num_units = a.n / (a.epilogue == kPlain ? kInt4Half : kPanel);
+  const QuantizedRows x = quantize_rows(a, num_rows, context.pool);
+  context.pool.run(divide_up(num_rows, kRowsTogether) * num_units, [&](int64_t task) {
+    const int64_t begin = task / num_units * kRowsTogether, end = std::min(num_rows, begin + kRowsTogether);
+    const int64_t unit = task % num_units;
+    a.epilogue == kPlain ? multiply_unit<kInt4Half>(a, x, begin, end, unit)
+                         : multiply_unit<kPanel>(a, x, begin, end, unit);
+  });
+}
+
+}  // namespace
+
+extern const Entry kInt4Avx2[] = {{"linear_int4", linear_int4}, {nullptr, nullptr}};
+
+}  // namespace headrace
