@@ -181,7 +181,11 @@ def record_attempt(
 
 async def deliveries_of(session: AsyncSession, job_id: UUID) -> list[Delivery]:
     """The deliveries of a job's events, oldest first, each with its attempts in order."""
-    statement = select(WebhookDelivery).where(WebhookDelivery.job_id == job_id).order_by(WebhookDelivery.id)
+    statement = (
+        select(WebhookDelivery)
+        .where(WebhookDelivery.job_id == job_id)
+        .order_by(WebhookDelivery.created_at, WebhookDelivery.id)
+    )
     deliveries = (await session.scalars(statement)).all()
     attempts = await session.scalars(
         select(WebhookAttempt)
