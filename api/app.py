@@ -8,7 +8,19 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from api import completions, deliveries, docs, events, health, jobs, models, queues, replays
+from api import (
+    completions,
+    deliveries,
+    docs,
+    events,
+    health,
+    jobs,
+    models,
+    queues,
+    replays,
+    response_inputs,
+    responses,
+)
 from api.auth import AuthMiddleware
 from api.body_limit import BodyLimitMiddleware
 from api.errors import add_error_handlers
@@ -18,7 +30,19 @@ from api.services import open_services
 from api.warm import keep_warm
 from db.settings import Settings, get_settings
 
-ROUTERS = (jobs, replays, events, completions, queues, models, deliveries, health)  # their order at /docs
+# Their order at /docs; but one path of `response_inputs` reads like an id to `responses`.
+ROUTERS = (
+    jobs,
+    replays,
+    events,
+    response_inputs,
+    responses,
+    completions,
+    queues,
+    models,
+    deliveries,
+    health,
+)
 
 log = logging.getLogger(__name__)
 

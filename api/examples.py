@@ -58,6 +58,41 @@ JOB_EXAMPLES: dict[str, Example] = {
     },
 }
 
+RESPONSE_EXAMPLES: dict[str, Example] = {
+    "whole": {
+        "summary": "An answer, when it is there",
+        "value": {"model": MODEL, "input": "Why do rivers meander?", "max_output_tokens": 64},
+    },
+    "background": {
+        "summary": "In the background, within two hours",
+        "value": {
+            "model": MODEL,
+            "input": [{"role": "user", "content": "Write a long story about a mill."}],
+            "background": True,
+            "background_options": {"completion_window": "2h"},
+        },
+    },
+    "json": {
+        "summary": "As JSON that a schema allows, streamed",
+        "value": {
+            "model": MODEL,
+            "input": "Name a river and its length in km.",
+            "stream": True,
+            "text": {
+                "format": {
+                    "type": "json_schema",
+                    "name": "river",
+                    "schema": {
+                        "type": "object",
+                        "properties": {"name": {"type": "string"}, "km": {"type": "integer"}},
+                        "required": ["name", "km"],
+                    },
+                }
+            },
+        },
+    },
+}
+
 COMPLETION_EXAMPLES: dict[str, Example] = {
     "whole": {
         "summary": "The whole text at once",

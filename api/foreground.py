@@ -1,6 +1,5 @@
 """A client that waits for its text: one answer at the end, or chunks of it; its job is cancelled if it leaves."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any
 
@@ -17,7 +16,8 @@ from api.completion_schemas import (
     PromptTokensDetails,
 )
 from api.errors import NO_RETRY, ApiError, error_body
-from api.follow import Ended, Succeeded, Tokens, follow, wait_for_end
+from api.follow import Ended, Succeeded, Tokens, follow
+from api.leaving import CLIENT_GONE, wait_unless_left
 from api.openai_logprobs import Logprobs
 from api.output import ChoiceOutput, choices_of
 from api.services import Services
@@ -29,7 +29,6 @@ from db.models import Job, Status
 from db.stream import Token
 
 PREFIX = "cmpl-"
-CLIENT_GONE = 499  # nginx's status for it; nobody receives it
 
 
 class Foreground:
@@ -57,17 +56,12 @@ class Foreground:
 
     async def answer(self, request: Request) -> Response:
         """The whole completion."""
-        end = asyncio.create_task(wait_for_end(self.services, self.row, timeout_seconds=None))
-        gone = asyncio.create_task(_until_disconnect(request))
         try:
-            await asyncio.wait({end, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not end.done():
+            ended = await wait_unless_left(self.services, self.row, request)
+            if ended is None:
                 return Response(status_code=CLIENT_GONE)
-            self.row = end.result()
-            self.is_over = True
+            self.row, self.is_over = ended, True
         finally:
-            gone.cancel()
-            end.cancel()
             self.abandon()
         return await self._whole()
 
@@ -177,8 +171,3 @@ def _usage(job: Job, num_output: int, num_cached: int) -> CompletionUsage:
         total_tokens=job.num_prompt_tokens + num_output,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=num_cached),
     )
-
-
-async def _until_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -1,5 +1,7 @@
 """From a prompt or messages to token ids, and whether they fit the model."""
 
+from typing import Any
+
 from api.errors import invalid
 from api.services import Services
 from api.submission import Submission
@@ -99,7 +101,7 @@ async def _encode(services: Services, card: Worker, text: str, *, param: str) ->
     return await services.texts.encode(tokenizer, text)
 
 
-async def _render(services: Services, card: Worker, messages: list[dict[str, str]]) -> str:
+async def _render(services: Services, card: Worker, messages: list[dict[str, Any]]) -> str:
     if card.chat_template is None:
         raise invalid(
             f"The model '{card.model}' has no chat template. Send 'prompt' instead, or have the operator set "

@@ -140,7 +140,7 @@ class JobView(BaseModel):
 
     id: str = Field(description="Its id.", examples=["job_0193e4c2a1b47c3d8e5f60718293a4b5"])
     object: Literal["job"] = Field("job", description="Always `job`.")
-    kind: Literal["job", "completion"] = Field(description="`completion`: sent to POST /v1/completions, or a replay.")
+    kind: Literal["job", "completion", "response"] = Field(description="Where it was sent, or what it repeats.")
     model: str = Field(description="The model it runs on.", examples=["MODEL"])
     status: StatusName = Field(
         description="queued → running → succeeded | failed | cancelled | expired | dead. A running job whose worker "

@@ -9,6 +9,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from api.leaving import until_disconnect
+
 KEEPALIVE_SECONDS = 15.0
 KEEPALIVE = b": keepalive\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -43,7 +45,7 @@ class EventResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         streams = scope["app"].state.services.streams
         frames = asyncio.create_task(self._send_frames(send))
-        gone = asyncio.create_task(_until_disconnect(receive))
+        gone = asyncio.create_task(until_disconnect(receive))
         streams.add(frames)
         try:
             while not frames.done() and not gone.done():
@@ -71,8 +73,3 @@ class EventResponse(Response):
     async def _send(self, send: Send, body: bytes) -> None:
         async with self._sending:
             await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-async def _until_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

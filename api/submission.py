@@ -3,6 +3,8 @@
 import hashlib
 import json
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from api.errors import invalid
 from api.generation_fields import GenerationFields
@@ -14,14 +16,16 @@ MAX_IDEMPOTENCY_KEY = 255  # characters
 class Submission:
     """What was sent, and how it is to be read; `prompt` and `messages` are as a job has them, one of them None."""
 
-    kind: str  # job | completion
+    kind: str  # job | completion | response
     sent: GenerationFields
     prompt: str | list[int] | None
-    messages: list[dict[str, str]] | None
+    messages: list[dict[str, Any]] | None
     max_tokens: int | None  # None: default_max_tokens, or what there is room for
     default_max_tokens: int
     stream: bool
     idempotency_key: str | None
+    finish_by: datetime | None = None  # where it is not `sent.finish_by`
+    request: dict[str, Any] | None = None  # what only its dress needs to answer
 
     def __post_init__(self) -> None:
         check_idempotency_key(self.idempotency_key)

@@ -54,7 +54,13 @@ async def accept(services: Services, new: NewJob) -> JobRow:
     if not created.is_new:
         return await as_it_stands(services, created.job)
     await publish(services, [created])
-    given = JobInput(job_id=created.job.id, webhook_url=new.webhook_url, metadata_=new.metadata)
+    given = JobInput(
+        job_id=created.job.id,
+        webhook_url=new.webhook_url,
+        metadata_=new.metadata,
+        sampling=new.sampling.model_dump(mode="json"),
+        request=new.request,
+    )
     return JobRow(created.job, given, None, created.position)  # what a read would give, less what no answer shows
 
 
@@ -117,8 +123,9 @@ async def _new_job(services: Services, caller: Caller, card: Worker, submission:
         seed=sent.seed,
         webhook_url=sent.webhook_url,
         metadata=sent.metadata,
+        request=submission.request,
         start_by=sent.start_by,
-        finish_by=sent.finish_by,
+        finish_by=submission.finish_by or sent.finish_by,
         run_for=sent.run_for,
         idempotency_key=submission.idempotency_key,
         body_digest=digest,

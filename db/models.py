@@ -55,7 +55,7 @@ class Job(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     tenant: Mapped[str]
     key_id: Mapped[UUID]
-    kind: Mapped[str]  # job | completion: which serializer answers
+    kind: Mapped[str]  # job | completion | response: which serializer answers
     model: Mapped[str]
     tier: Mapped[int] = mapped_column(SmallInteger)  # level: 0 high, 1 normal, 2 low
     status: Mapped[str] = mapped_column(server_default=Status.QUEUED)
@@ -137,6 +137,7 @@ class JobInput(Base):
     webhook_url: Mapped[str | None]
     webhook_host: Mapped[str | None]  # of the URL, in one spelling
     metadata_: Mapped[dict[str, Any]] = mapped_column("metadata")
+    request: Mapped[dict[str, Any] | None] = mapped_column(NULLABLE_JSONB)  # what only its dress needs to answer
 
     __table_args__ = (
         Index("job_inputs_metadata", "metadata", postgresql_using="gin", postgresql_ops={"metadata": "jsonb_path_ops"}),

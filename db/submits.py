@@ -28,7 +28,7 @@ class NewJob:
 
     tenant: str
     key_id: UUID
-    kind: str  # job | completion
+    kind: str  # job | completion | response
     model: str
     tier: int
     stream: bool
@@ -41,6 +41,7 @@ class NewJob:
     seed: int | None = None  # None: a random one is drawn
     webhook_url: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    request: dict[str, Any] | None = None  # what only its dress needs to answer
     start_by: datetime | None = None
     finish_by: datetime | None = None
     run_for: float | None = None  # seconds
@@ -69,7 +70,7 @@ SUBMIT = text("""
                 seed bigint, num_prompt_tokens int, max_tokens int, num_blocks int, start_by timestamptz,
                 finish_by timestamptz, run_for float8, replay_of uuid, prompt text, messages jsonb,
                 prompt_token_ids int[], sampling jsonb, webhook_url text,
-                webhook_host text, metadata jsonb
+                webhook_host text, metadata jsonb, request jsonb
             )
         ), windows AS (
             SELECT *, CASE WHEN EXISTS (
@@ -99,15 +100,17 @@ SUBMIT = text("""
             RETURNING *
         ), body AS (
             INSERT INTO job_inputs (
-                job_id, prompt, messages, prompt_token_ids, sampling, webhook_url, webhook_host, metadata
+                job_id, prompt, messages, prompt_token_ids, sampling, webhook_url, webhook_host, metadata, request
             )
-            SELECT id, prompt, messages, prompt_token_ids, sampling, webhook_url, webhook_host, metadata FROM given
+            SELECT id, prompt, messages, prompt_token_ids, sampling, webhook_url, webhook_host, metadata,
+                request
+            FROM given
         )
         SELECT * FROM job
     """).bindparams(bindparam("jobs", type_=JSONB))
 AS_GIVEN = (
     *("tenant", "kind", "model", "tier", "stream", "max_tokens", "num_blocks", "run_for"),
-    *("prompt", "messages", "prompt_token_ids", "webhook_url", "metadata"),
+    *("prompt", "messages", "prompt_token_ids", "webhook_url", "metadata", "request"),
 )
 AS_TEXT = ("key_id", "start_by", "finish_by", "replay_of")
 

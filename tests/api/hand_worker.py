@@ -66,15 +66,15 @@ class HandWorker:
         with Session(self.engine) as session, session.begin():
             jobs.release(session, self.card.id, [(job_id, self.claimed[job_id].attempt)])
 
-    def end(self, public_id: str, status: Status = Status.SUCCEEDED, **said: Any) -> None:
+    def end(self, public_id: str, status: Status = Status.SUCCEEDED, *, reason: str = "stop", **said: Any) -> None:
         """Commit the end, then close the stream."""
-        self.commit_end(public_id, status, **said)
-        self.tell_end(public_id, is_success=status == Status.SUCCEEDED)
+        self.commit_end(public_id, status, reason=reason, **said)
+        self.tell_end(public_id, is_success=status == Status.SUCCEEDED, reason=reason)
 
-    def tell_end(self, public_id: str, *, is_success: bool = True) -> None:
+    def tell_end(self, public_id: str, *, is_success: bool = True, reason: str = "stop") -> None:
         """Close the stream of a job whose end is committed."""
         job_id = uuid_of(public_id)
-        success = Success(["stop"] * self.claimed[job_id].sampling.n, 0)
+        success = Success([reason] * self.claimed[job_id].sampling.n, 0)
         stream.end_many(self.redis, {job_id: len(self.delivered[job_id])}, {job_id: success} if is_success else {})
 
     def commit_end(
@@ -82,6 +82,7 @@ class HandWorker:
         public_id: str,
         status: Status = Status.SUCCEEDED,
         *,
+        reason: str = "stop",
         prompt_logprobs: list[Any] | None = None,
         **error: str,
     ) -> None:
@@ -92,20 +93,20 @@ class HandWorker:
             num_characters += len(token.text)
             offsets.append(num_characters)
         n = self.claimed[job_id].sampling.n
-        reason = "stop" if status == Status.SUCCEEDED else None
+        given = reason if status == Status.SUCCEEDED else None
         end = End(
             job_id=job_id,
             attempt=self.claimed[job_id].attempt,
             worker_id=self.card.id,
             status=status,
-            finish_reason=reason,
+            finish_reason=given,
             text="".join(token.text for token in tokens),
             token_ids=[token.token_id for token in tokens],
             text_offsets=offsets,
             logprobs=[token.logprobs for token in tokens] if tokens and tokens[0].logprobs else None,
             num_cached_tokens=0,
             choices=[token.choice for token in tokens] if n > 1 else None,
-            finish_reasons=[reason] * n if n > 1 else None,
+            finish_reasons=[given] * n if n > 1 else None,
             prompt_logprobs=prompt_logprobs,
             **error,
         )

@@ -1,0 +1,1 @@
+"""The unmodified `openai` package against real processes."""
