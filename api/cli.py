@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from api.commands import dead, jobs, processes, queues, submit
+from api.commands import dead, jobs, keys, processes, queues, submit
 
 app = typer.Typer(
     name="headrace",
@@ -47,6 +47,7 @@ submit.register(app)
 jobs.register(app)
 dead.register(app)
 queues.register(app)
+keys.register(app)
 processes.register(app)
 
 if __name__ == "__main__":

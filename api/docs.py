@@ -39,6 +39,8 @@ curl -s http://127.0.0.1:8000/v1/jobs -H "Authorization: Bearer $HEADRACE_API_KE
 * **A job is kept** once it is accepted, and reaches exactly one end: `succeeded`, `failed`, `cancelled`, `expired` or
   `dead`. Each end is readable here and sends one webhook event.
 * **Errors** have one shape, `{"error": {"message", "type", "param", "code"}}`; every reply has an `x-request-id`.
+* **Keys** have scopes: `read` looks, `submit` sends work and takes it back, `admin` manages webhook endpoints. They may
+  have limits: requests and tokens a minute, and jobs at once. Replies to submits then have `x-ratelimit-*` headers.
 * **OpenAI clients** work unchanged with the base URL `/v1` of this server.
 """
 TAGS = [

@@ -115,7 +115,7 @@ async def _key_bound(services: Services, new: Newcomer, beside: Load, stale_seco
         Load(waiting.num_jobs + beside.num_jobs, waiting.num_tokens + beside.num_tokens),
         Load(services.settings.max_queued_jobs_per_key, services.settings.max_queued_tokens_per_key),
         ("HEADRACE_MAX_QUEUED_JOBS_PER_KEY", "HEADRACE_MAX_QUEUED_TOKENS_PER_KEY"),
-        drain=lambda: _key_drain(services, new),
+        drain=lambda: key_drain(services, new.key_id),
     )
 
 
@@ -127,25 +127,33 @@ async def _queue_drain(services: Services, new: Newcomer) -> Drain:
     return await services.drains.get((new.model, new.tier), load)
 
 
-async def _key_drain(services: Services, new: Newcomer) -> Drain:
+async def key_drain(services: Services, key_id: UUID) -> Drain:
+    """How fast the jobs of a key started in the last minute; at most a second old."""
+
     async def load() -> Drain:
         async with services.autocommit() as session:
-            return await rates.key_drain(session, new.key_id)
+            return await rates.key_drain(session, key_id)
 
-    return await services.drains.get(new.key_id, load)
+    return await services.drains.get(key_id, load)
 
 
 def retry_seconds(bound: Bound, over: Load, drain: Drain) -> float:
     """Seconds until what is too much, and a hundredth of the queue more, has started at the measured rate."""
     waits = []
     if over.num_jobs:
-        waits.append(_drain_seconds(over.num_jobs + bound.most.num_jobs * ROOM_FRACTION, drain.jobs_per_second))
+        waits.append(drain_seconds(over.num_jobs + bound.most.num_jobs * ROOM_FRACTION, drain.jobs_per_second))
     if over.num_tokens:
-        waits.append(_drain_seconds(over.num_tokens + bound.most.num_tokens * ROOM_FRACTION, drain.tokens_per_second))
-    return min(MAX_RETRY_SECONDS, max(1.0, *waits))
+        waits.append(drain_seconds(over.num_tokens + bound.most.num_tokens * ROOM_FRACTION, drain.tokens_per_second))
+    return bounded(max(waits))
 
 
-def _drain_seconds(amount: float, per_second: float) -> float:
+def bounded(seconds: float) -> float:
+    """The time that a client is told for `seconds`: never none, and none that it would not wait."""
+    return min(MAX_RETRY_SECONDS, max(1.0, seconds))
+
+
+def drain_seconds(amount: float, per_second: float) -> float:
+    """Seconds until so much is through, also where no rate could be measured."""
     return amount / per_second if per_second > 0 else DEFAULT_RETRY_SECONDS
 
 

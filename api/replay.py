@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from api import limits
+from api import concurrency, limits
 from api.auth import Caller
 from api.errors import NO_RETRY, ApiError, not_found
 from api.follow import find_job
@@ -69,7 +69,7 @@ async def replay(
         new = await _repeat(session, caller, row.job, card, fresh, idempotency_key)
     if new is None:
         raise not_found("job", job_id)
-    return await accept(services, new)
+    return await accept(services, caller, new)
 
 
 async def replay_page(services: Services, caller: Caller, selection: Selection, fresh: Limits) -> Page:
@@ -99,18 +99,34 @@ async def replay_page(services: Services, caller: Caller, selection: Selection, 
 
 
 async def _admitted(services: Services, caller: Caller, found: Sequence[Job]) -> list[Job]:
-    """Those of the jobs, from the first one on, that their queues have room for."""
+    """Those of the jobs, from the first one on, that their queues and the limits of the key have room for."""
+    page, refusal = await _with_room(services, caller, found)
+    num_taken = await caller.allowance.let_in([_num_tokens(job) for job in page]) if page else 0
+    if num_taken < len(page):
+        refusal = caller.allowance.refusal(_num_tokens(page[num_taken]))
+    if refusal is not None and num_taken == 0:
+        raise refusal
+    return page[:num_taken]
+
+
+async def _with_room(services: Services, caller: Caller, found: Sequence[Job]) -> tuple[list[Job], ApiError | None]:
+    """The first jobs, as many as may wait and as the key may have at once; and why there are no more of them."""
     beside = Load(0, 0)  # of the whole page, in whichever queue: rather a page too short than a queue too long
+    room = await concurrency.room(services, caller)
     for index, job in enumerate(found):
-        num_tokens = job.num_prompt_tokens + job.num_choices * job.max_tokens
-        newcomer = limits.Newcomer(job.model, job.tier, caller.key_id, num_tokens)
+        newcomer = limits.Newcomer(job.model, job.tier, caller.key_id, _num_tokens(job))
         refusal = await limits.refusal(services, newcomer, beside=beside)
-        if refusal is not None and index == 0:
-            raise refusal
+        if refusal is None and index == room:
+            refusal = await concurrency.too_many(services, caller)
         if refusal is not None:
-            return list(found[:index])
-        beside = Load(beside.num_jobs + 1, beside.num_tokens + num_tokens)
-    return list(found)
+            return list(found[:index]), refusal
+        beside = Load(beside.num_jobs + 1, beside.num_tokens + newcomer.num_tokens)
+    return list(found), None
+
+
+def _num_tokens(job: Job) -> int:
+    """As a submit counts them."""
+    return job.num_prompt_tokens + job.num_choices * job.max_tokens
 
 
 async def _cards(services: Services, page: Sequence[Job]) -> dict[str, Worker | ApiError]:

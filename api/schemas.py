@@ -214,19 +214,21 @@ JobId = Annotated[str, Path(description="The job's id.", examples=["job_0193e4c2
 
 
 def error_replies(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` of a route for the errors that it can answer."""
+    """The `responses=` of a route for the errors that it can answer. Where a key is asked for, so is its scope."""
+    statuses = (*statuses, 403) if 401 in statuses else statuses
     return {status: {"model": ErrorBody, "description": ERRORS[status]} for status in statuses}
 
 
 ERRORS = {
     400: "A field is wrong, or prompt and max_tokens do not fit; `param` names the field.",
     401: "The key is missing or unknown.",
+    403: "The key may not do this.",
     404: "There is no such thing, or it belongs to someone else.",
     409: "The job has not ended.",
     408: f"The body did not arrive within {BODY_SECONDS:g} seconds.",
     413: f"The body is over {MAX_BODY_BYTES:,} bytes.",
     422: "The Idempotency-Key was used with another body.",
-    429: "The queue is full; Retry-After says when to try again.",
+    429: "The queue is full, or the key is at one of its limits; Retry-After says when to try again.",
     500: "The job did not succeed; the message has its error.",
     503: "A store is not reachable, no model has been loaded yet, or the API cannot read the model's tokenizer. "
     "Where trying again soon may help, Retry-After says when.",

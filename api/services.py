@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from fastapi import Depends, Request
 from redis.asyncio import Redis
@@ -17,12 +18,14 @@ from api.cache import TtlCache
 from api.grammars import GrammarChecks
 from api.metrics import Metrics
 from api.pace import Pace, measure
+from api.rate_limits import RateLimiter
 from api.stream import StreamHub
 from api.texts import Texts
 from db import job_queries, jobs, queue, stream_reads
 from db.job_queries import Depth, Load
 from db.jobs import Created, NewJob
-from db.models import ApiKey, Worker
+from db.keys import KnownKey
+from db.models import Worker
 from db.queue import Ready
 from db.rates import Drain
 from db.session import make_async_engine, make_async_redis
@@ -54,15 +57,18 @@ class Services:
     submits: Batcher[NewJob, Created]  # of jobs without an Idempotency-Key
     pushes: Batcher[Ready, None]  # of messages, to their lists
     reads: Batcher[tuple[UUID, int], StreamRead]  # of token streams: a job's page from an index on
+    rates: RateLimiter
     texts: Texts = field(default_factory=Texts)
     grammars: GrammarChecks = field(default_factory=GrammarChecks)
-    keys: TtlCache[bytes, ApiKey | None] = field(default_factory=lambda: TtlCache(KEY_SECONDS))
+    keys: TtlCache[bytes, KnownKey | None] = field(default_factory=lambda: TtlCache(KEY_SECONDS))
     cards: TtlCache[str, Worker | None] = field(default_factory=lambda: TtlCache(CARD_SECONDS))
     paces: TtlCache[str, Pace] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     depths: TtlCache[None, list[Depth]] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     key_loads: TtlCache[UUID, Load] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     # Of a key, or of a model's tier.
     drains: TtlCache[UUID | tuple[str, int], Drain] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
+    # Of keys whose jobs are counted, by their ids. Written by the event loop.
+    turns: WeakValueDictionary[UUID, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     example_models: TtlCache[None, str | None] = field(default_factory=lambda: TtlCache(EXAMPLE_SECONDS))
     # Work that outlives its request, such as cancelling the job of a client that left. Written by the event loop.
     background: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -142,6 +148,7 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
         submits=Batcher(create),
         pushes=Batcher(push),
         reads=Batcher(read),
+        rates=RateLimiter(redis),
     )
     services.hub.start()
     try:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from redis.exceptions import RedisError
 
-from api import limits
+from api import concurrency, limits
 from api.auth import Caller
 from api.errors import ApiError, invalid, retry_after
 from api.follow import find_job
@@ -45,12 +45,12 @@ async def submit(services: Services, caller: Caller, submission: Submission) -> 
     if earlier is not None:
         return await as_it_stands(services, earlier)
     card = await find_card(services, submission.sent.model)
-    return await accept(services, await _new_job(services, caller, card, submission, digest))
+    return await accept(services, caller, await _new_job(services, caller, card, submission, digest))
 
 
-async def accept(services: Services, new: NewJob) -> JobRow:
+async def accept(services: Services, caller: Caller, new: NewJob) -> JobRow:
     """Make the job and publish it, or raise the ApiError that says why not; a repeat is the job as it stands."""
-    created = await _create(services, new)
+    created = await _create(services, caller, new)
     if not created.is_new:
         return await as_it_stands(services, created.job)
     await publish(services, [created])
@@ -132,26 +132,41 @@ async def _new_job(services: Services, caller: Caller, card: Worker, submission:
     )
 
 
-async def _create(services: Services, new: NewJob) -> Created:
-    """One transaction: with an Idempotency-Key one's own, otherwise that of all who submit just now.
+async def _create(services: Services, caller: Caller, new: NewJob) -> Created:
+    """One transaction: one's own with an Idempotency-Key and where the key's jobs are counted, else of all at once.
 
     A repeat of a submit that is in flight gets the same job, even if the queue is full by now.
     What is asked of the stores is asked before: within, it would need a second connection while holding the first.
     """
-    refusal = too_late(new.start_by, new.finish_by) or await limits.refusal(services, Newcomer.of(new))
+    refusal = await _refusal(services, caller, new)
     if refusal is not None and new.idempotency_key is None:
         raise refusal
-    if new.idempotency_key is None and len(new.prompt_token_ids) <= MOST_TOKENS_TOGETHER:
+    is_alone = new.idempotency_key is not None or concurrency.is_limited(caller)
+    if not is_alone and len(new.prompt_token_ids) <= MOST_TOKENS_TOGETHER:
         return await services.submits.run(new)
-    async with services.sessions() as session:
+    async with concurrency.turn(services, caller), services.sessions() as session:
+        is_full = await concurrency.is_full(session, caller)
         try:
             created = await jobs.create(session, new, key_window=services.settings.key_window)
         except IdempotencyMismatch as error:
             raise mismatch() from error
-        if created.is_new and refusal is not None:
-            raise refusal  # and nothing is committed
-        await session.commit()
-    return created
+        if not created.is_new or (refusal is None and not is_full):
+            await session.commit()
+            return created
+    raise refusal or await concurrency.too_many(services, caller)  # and nothing is committed
+
+
+async def _refusal(services: Services, caller: Caller, new: NewJob) -> ApiError | None:
+    """Why the job cannot be queued. Its tokens are taken off the key's rate last, when nothing else is in its way."""
+    newcomer = Newcomer.of(new)
+    refusal = (
+        too_late(new.start_by, new.finish_by)
+        or await limits.refusal(services, newcomer)
+        or await concurrency.refusal(services, caller)
+    )
+    if refusal is not None or await caller.allowance.let_in([newcomer.num_tokens]):
+        return refusal
+    return caller.allowance.refusal(newcomer.num_tokens)
 
 
 def too_late(start_by: datetime | None, finish_by: datetime | None) -> ApiError | None:

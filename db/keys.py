@@ -4,8 +4,11 @@ import hashlib
 import os
 import secrets
 from base64 import b64encode
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
+from uuid import UUID
 
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -13,7 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from db.ids import new_id
+from db.key_limits import KeyLimits, limits_of
 from db.models import ApiKey, WebhookEndpoint
+from db.scopes import Scope
 from db.settings import Settings
 
 FIRST_TENANT = "default"
@@ -22,10 +27,34 @@ PREFIX = "hr_"
 SECRET_BYTES = 24
 MIN_KEY_CHARS = 16  # of a key that its owner chose
 MAX_HINT_CHARS = 4
+NO_LIMITS = KeyLimits()  # of its own: those of the settings hold
 
 
 class KeyTooShort(Exception):
     """The first key, as its owner chose it, is one that others could guess; the message says where it stands."""
+
+
+class NoSuchKey(Exception):
+    """There is no key with this id."""
+
+    def __init__(self, key_id: UUID) -> None:
+        super().__init__(key_id)
+        self.key_id = key_id
+
+
+@dataclass(frozen=True)
+class KnownKey:
+    """A key as every request asks for it: what it may do, and how much of it."""
+
+    id: UUID
+    tenant: str
+    scopes: frozenset[str]
+    limits: KeyLimits  # that hold: its own, or the settings'
+
+    @classmethod
+    def of(cls, row: ApiKey, settings: Settings) -> Self:
+        """The key of this row."""
+        return cls(row.id, row.tenant, frozenset(row.scopes), limits_of(row, settings))
 
 
 @dataclass(frozen=True)
@@ -36,13 +65,48 @@ class FirstKey:
     webhook_secret: str
 
 
-def create_key(session: Session, *, tenant: str, name: str, scopes: list[str], key: str | None = None) -> str:
+def create_key(
+    session: Session,
+    *,
+    tenant: str,
+    name: str,
+    scopes: Sequence[str],
+    key: str | None = None,
+    limits: KeyLimits = NO_LIMITS,
+) -> str:
     """Insert a key, drawn at random unless given, and return it: it is not kept. One that exists stays as it is."""
     key = key or PREFIX + secrets.token_urlsafe(32)
-    row = {"id": new_id(), "tenant": tenant, "name": name, "digest": _digest(key), "hint": _hint(key), "scopes": scopes}
-    session.execute(insert(ApiKey).values(row).on_conflict_do_nothing(index_elements=["digest"]))
+    row = {"id": new_id(), "tenant": tenant, "name": name, "digest": _digest(key), "hint": _hint(key)}
+    insertion = insert(ApiKey).values(row | {"scopes": [str(scope) for scope in scopes]} | asdict(limits))
+    session.execute(insertion.on_conflict_do_nothing(index_elements=["digest"]))
     default_secret(session, tenant)
     return key
+
+
+def key_row(session: Session, key: str) -> ApiKey:
+    """The row of a key that was created, revoked or not."""
+    return session.scalars(select(ApiKey).where(ApiKey.digest == _digest(key))).one()
+
+
+def list_keys(session: Session, *, tenant: str | None, with_revoked: bool) -> list[ApiKey]:
+    """The keys of a tenant, or of all for None, the oldest first."""
+    statement = select(ApiKey).order_by(ApiKey.id)
+    if tenant is not None:
+        statement = statement.where(ApiKey.tenant == tenant)
+    if not with_revoked:
+        statement = statement.where(ApiKey.revoked_at.is_(None))
+    return list(session.scalars(statement))
+
+
+def revoke_keys(session: Session, key_ids: Collection[UUID]) -> list[ApiKey]:
+    """Revoke the keys, which is for good, and return them; one that was revoked stays as it is. Raises NoSuchKey."""
+    standing = update(ApiKey).where(ApiKey.id.in_(key_ids), ApiKey.revoked_at.is_(None))
+    session.execute(standing.values(revoked_at=func.clock_timestamp()))
+    rows = {row.id: row for row in session.scalars(select(ApiKey).where(ApiKey.id.in_(key_ids)))}
+    for key_id in key_ids:
+        if key_id not in rows:
+            raise NoSuchKey(key_id)
+    return [rows[key_id] for key_id in dict.fromkeys(key_ids)]
 
 
 async def find_key(session: AsyncSession, key: str) -> ApiKey | None:
@@ -75,7 +139,7 @@ def ensure_first_key(session: Session, settings: Settings) -> FirstKey:
     """The first tenant's key and webhook secret, made and written to the data directory (mode 0600) on the first start.
 
     `HEADRACE_API_KEY` wins over the file, and revokes the first key that there was before. A database that is new finds
-    both as the files have them. Raises KeyTooShort.
+    both as the files have them, and a key that was revoked is replaced in its file. Raises KeyTooShort.
     """
     key_file, secret_file = settings.data_dir / "api-key", settings.data_dir / "webhook-secret"
     key = settings.api_key or _read(key_file)
@@ -85,12 +149,18 @@ def ensure_first_key(session: Session, settings: Settings) -> FirstKey:
             f"{source} has {len(key)} characters, a key has at least {MIN_KEY_CHARS}; leave it out to have one drawn"
         )
     secret = default_secret(session, FIRST_TENANT, _read(secret_file))
-    key = create_key(session, tenant=FIRST_TENANT, name=FIRST_NAME, scopes=["*"], key=key)
+    key = _create_first(session, key)
+    if not settings.api_key and key_row(session, key).revoked_at is not None:
+        key = _create_first(session, None)  # the one of the file was revoked, and a start leaves one that opens
     if settings.api_key:
         _make_only_first(session, key)
     _write(key_file, key)
     _write(secret_file, secret)
     return FirstKey(key, secret)
+
+
+def _create_first(session: Session, key: str | None) -> str:
+    return create_key(session, tenant=FIRST_TENANT, name=FIRST_NAME, scopes=[Scope.ALL], key=key)
 
 
 def _make_only_first(session: Session, key: str) -> None:

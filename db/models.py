@@ -208,9 +208,13 @@ class ApiKey(Base):
     name: Mapped[str]
     digest: Mapped[bytes] = mapped_column(LargeBinary, unique=True)  # SHA-256 of the key; the key has 256 random bits
     hint: Mapped[str]  # its last characters, four at most
-    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))  # submit | read | admin | *
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     revoked_at: Mapped[datetime | None]
+    # As `db.key_limits.KeyLimits` has them: 0 is any number, None the default of the settings.
+    requests_per_minute: Mapped[int | None]
+    tokens_per_minute: Mapped[int | None]
+    concurrent_jobs: Mapped[int | None]
 
 
 class IdempotencyKey(Base):

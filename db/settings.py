@@ -83,6 +83,15 @@ class Settings(BaseSettings):
         100_000_000, ge=1, description="Tokens, of prompts and max_tokens, of those jobs; beyond it, 429."
     )
     max_queued_tokens_per_key: int = Field(50_000_000, ge=1, description="The same of one key's jobs; beyond it, 429.")
+    requests_per_minute: int | None = Field(
+        None, ge=1, le=2**31 - 1, description="Submits of one key in a minute; beyond it, 429. Unset: any number."
+    )
+    tokens_per_minute: int | None = Field(
+        None, ge=1, le=2**31 - 1, description="Tokens, of prompts and max_tokens, of those; beyond it, 429."
+    )
+    concurrent_jobs: int | None = Field(
+        None, ge=1, le=2**31 - 1, description="Queued and running jobs of one key; beyond it, 429. Unset: any number."
+    )
     retention_days: int = Field(30, ge=1, description="Ended jobs are kept this long.")
 
     webhook_allow_private: bool = Field(False, description="Deliver webhooks to private addresses too.")

@@ -39,7 +39,7 @@ def connect(url: str | None, key: str | None, *, is_json: bool) -> Iterator["Cli
     try:
         url, key = url or _default_url(), key or _default_key()
     except ValidationError as error:
-        fail(_settings_message(error), is_json=is_json)
+        fail(settings_message(error), is_json=is_json)
     if "://" not in url:
         url = f"http://{url}"
     try:
@@ -129,6 +129,7 @@ def _way_out(error: "RequestRefused", key: str | None) -> str | None:
     return None
 
 
-def _settings_message(error: Any) -> str:
+def settings_message(error: Any) -> str:
+    """The first thing that is wrong with the settings, in words."""
     first = error.errors()[0]
     return f"HEADRACE_{str(first['loc'][0]).upper()}: {first['msg'][:1].lower()}{first['msg'][1:]}."

@@ -144,6 +144,23 @@ def model_table(models: list[dict[str, Any]]) -> Table:
     return table
 
 
+def key_table(keys: list[dict[str, Any]]) -> Table:
+    """API keys, with what each may do; of the key itself only the last characters."""
+    table = _table("Key", "Name", "Tenant", "Ends in", "Scopes", "Limits", "Made", "Revoked")
+    for key in keys:
+        made, revoked = _ago(_time(key["created_at"])), key["revoked_at"] and _ago(_time(key["revoked_at"]))
+        texts = (key["name"], key["tenant"], key["hint"], ", ".join(key["scopes"]), _limits(key), made, revoked or "")
+        table.add_row(key["id"], *(Text(text) for text in texts))
+    return table
+
+
+def _limits(key: dict[str, Any]) -> str:
+    """`60 requests/min, any number of jobs`: what the key has of its own, beside the settings."""
+    units = {"requests_per_minute": "requests/min", "tokens_per_minute": "tokens/min", "concurrent_jobs": "jobs"}
+    given = {unit: key[name] for name, unit in units.items() if key[name] is not None}
+    return ", ".join(f"{most:,} {unit}" if most else f"any number of {unit}" for unit, most in given.items())
+
+
 def duration(seconds: float) -> str:
     """`0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 9.95:

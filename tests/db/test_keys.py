@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from api.up.checks import Refused
 from api.up.database import Database
-from db.keys import KeyTooShort, create_key, ensure_first_key, find_key
+from db.keys import KeyTooShort, create_key, ensure_first_key, find_key, key_row, revoke_keys
 from db.models import ApiKey, WebhookEndpoint
 from db.settings import Settings
 
@@ -78,6 +78,14 @@ def test_key_drawn_on_another_data_directory_revokes_none(session: Session, sett
     ensure_first_key(session, settings)
     ensure_first_key(session, settings.model_copy(update={"data_dir": tmp_path / "another"}))
     assert len(valid_keys(session)) == 2
+
+
+def test_start_replaces_the_key_of_the_file_when_that_was_revoked(session: Session, settings: Settings) -> None:
+    first = ensure_first_key(session, settings).key
+    revoke_keys(session, [key_row(session, first).id])
+    second = ensure_first_key(session, settings).key
+    assert second != first and (settings.data_dir / "api-key").read_text() == f"{second}\n"
+    assert valid_keys(session) == {sha256(second.encode()).digest()}
 
 
 def valid_keys(session: Session) -> set[bytes]:
