@@ -9,6 +9,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from api import (
+    chat,
     completions,
     deliveries,
     docs,
@@ -37,6 +38,7 @@ ROUTERS = (
     events,
     response_inputs,
     responses,
+    chat,
     completions,
     queues,
     models,

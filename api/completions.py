@@ -5,14 +5,16 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Request, Response
 
 from api.auth import CallerDep
+from api.completion_dress import CompletionDress
 from api.completion_schemas import DEFAULT_MAX_TOKENS, Completion, CompletionCreate
+from api.errors import invalid
 from api.examples import COMPLETION_EXAMPLES
 from api.foreground import Foreground
 from api.schemas import error_replies
 from api.services import ServicesDep
 from api.sse import EventResponse
 from api.submission import Submission
-from api.submit import submit
+from api.submit import submit_all
 
 CHUNK_EXAMPLE = """data: {"id":"cmpl-0193e4c2a1b47c3d8e5f60718293a4b5","object":"text_completion","created":1767268800,\
 "model":"MODEL","choices":[{"index":0,"text":" the","logprobs":null,"finish_reason":null}]}
@@ -48,18 +50,26 @@ async def create_completion(
     ] = None,
 ) -> Response:
     """As OpenAI has it, for any OpenAI client. The work queues like every other job; leaving cancels it."""
-    row = await submit(services, caller, _submission(body, idempotency_key))
-    foreground = Foreground(services, caller, row, body, is_kept=idempotency_key is not None)
+    if idempotency_key is not None and len(body.prompts) > 1:
+        raise invalid("With an Idempotency-Key send one prompt: the key stands for one job.", param="prompt")
+    rows = await submit_all(services, caller, submissions_of(body, idempotency_key))
+    dress = CompletionDress(services, body, rows)
+    foreground = Foreground(services, caller, rows, dress, is_kept=idempotency_key is not None)
     if body.stream:
         return EventResponse(foreground.frames(), on_over=foreground.abandon)
     return await foreground.answer(request)
 
 
-def _submission(body: CompletionCreate, idempotency_key: str | None) -> Submission:
+def submissions_of(body: CompletionCreate, idempotency_key: str | None) -> list[Submission]:
+    """A job for each prompt."""
+    return [_submission(body, prompt, idempotency_key) for prompt in body.prompts]
+
+
+def _submission(body: CompletionCreate, prompt: str | list[int], idempotency_key: str | None) -> Submission:
     return Submission(
         kind="completion",
         sent=body,
-        prompt=body.one_prompt,
+        prompt=prompt,
         messages=None,
         max_tokens=body.max_tokens,
         default_max_tokens=DEFAULT_MAX_TOKENS,

@@ -43,7 +43,8 @@ def _biases(value: Any) -> Any:
     return value
 
 
-def _json_schema(schema: dict[str, Any]) -> dict[str, Any]:
+def check_json(schema: dict[str, Any]) -> dict[str, Any]:
+    """Refuse an object that is nested too deeply, too long, or no JSON."""
     if _is_deeper(schema, MAX_SCHEMA_DEPTH):
         raise ValueError(f"is nested more than {MAX_SCHEMA_DEPTH} deep")
     try:
@@ -86,7 +87,7 @@ BadWord = Annotated[
     Discriminator(_word_branch, "wrong_type", "must be a text or a list of token ids"),
 ]
 BadWords = Annotated[list[BadWord], Field(fail_fast=True, max_length=MAX_BAD_WORDS)]
-Schema = Annotated[dict[str, Any], AfterValidator(_json_schema)]
+Schema = Annotated[dict[str, Any], AfterValidator(check_json)]
 Choices = Annotated[
     list[StructureText], Field(fail_fast=True, min_length=1, max_length=MAX_CHOICES), AfterValidator(_choices)
 ]
@@ -119,6 +120,11 @@ class StructuredOutputFields(RequestObject):
         if sum(getattr(self, kind) is not None for kind in KINDS) != 1:
             raise ValueError("send exactly one of 'json_schema', 'regex', 'choice' and 'grammar'")
         return self
+
+    @property
+    def kind(self) -> str:
+        """The one that was sent."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     def output(self) -> StructuredOutput:
         """The same as it is stored."""

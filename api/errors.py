@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
-from api.fields import ONE, PROMPTS, SEVERAL
+from api.fields import MARKS
 from db.outage import is_away
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def _is_mark(location: Sequence[str | int], place: int, kind: str) -> bool:
     """Whether this part of a location is pydantic's and no name: a branch of a union, or `[key]` for a key itself."""
     is_unknown_field = kind == "extra_forbidden" and place == len(location) - 1
     is_metadata_key = place == 1 and location[0] == "metadata"
-    return location[place] in (ONE, SEVERAL, PROMPTS, "[key]") and not is_unknown_field and not is_metadata_key
+    return location[place] in (*MARKS, "[key]") and not is_unknown_field and not is_metadata_key
 
 
 def _validation_code(kind: str) -> str:

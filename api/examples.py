@@ -113,3 +113,66 @@ COMPLETION_EXAMPLES: dict[str, Example] = {
         "value": {"model": MODEL, "prompt": [101, 102, 103], "max_tokens": 8, "ignore_eos": True},
     },
 }
+
+CHAT_EXAMPLES: dict[str, Example] = {
+    "whole": {
+        "summary": "The whole message at once",
+        "value": {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Name three rivers in Europe."}],
+            "max_completion_tokens": 64,
+        },
+    },
+    "json": {
+        "summary": "An answer that a JSON Schema allows",
+        "value": {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Name a river and the country of its mouth."}],
+            "max_completion_tokens": 128,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {
+                    "name": "river",
+                    "schema": {
+                        "type": "object",
+                        "properties": {"name": {"type": "string"}, "country": {"type": "string"}},
+                        "required": ["name", "country"],
+                        "additionalProperties": False,
+                    },
+                },
+            },
+        },
+    },
+    "tools": {
+        "summary": "With a function to call, for models whose chat template has tools",
+        "value": {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "How high is the water at Ulm?"}],
+            "max_completion_tokens": 128,
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "water_level",
+                        "description": "The water level at a gauge, in centimetres.",
+                        "parameters": {
+                            "type": "object",
+                            "properties": {"gauge": {"type": "string"}},
+                            "required": ["gauge"],
+                        },
+                    },
+                }
+            ],
+        },
+    },
+    "stream": {
+        "summary": "Streamed, with usage at the end",
+        "value": {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Name three rivers in Europe."}],
+            "max_completion_tokens": 64,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    },
+}

@@ -34,9 +34,10 @@ MAX_STRUCTURE_CHARACTERS = 64 * 1024  # of what an output must follow
 MAX_METADATA_PAIRS = 16
 MAX_OBJECT_FIELDS = 64  # of any object in a request; none has that many
 MAX_ITEMS = 2**20  # of any list
+MAX_PROMPTS = 128
 
 # Branches of a field that takes one or several. pydantic puts them into the place of an error; clients know none.
-ONE, SEVERAL, PROMPTS = "<one>", "<several>", "<prompts>"
+ONE, SEVERAL, PROMPTS, NAMED, ALLOWED = MARKS = ("<one>", "<several>", "<prompts>", "<named>", "<allowed>")
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE)
 
 Tier = Literal["high", "normal", "low"]
@@ -100,12 +101,6 @@ def only(allowed: Any, message: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _one_prompt(value: Any) -> Any:
-    if isinstance(value, list) and len(value) > 1:
-        raise ValueError(f"has {len(value):,} prompts; send one per completion, and the others by themselves")
-    return value
-
-
 class RequestObject(BaseModel):
     """An object in a request. Unknown fields are refused, and too many fields before any is looked at."""
 
@@ -143,8 +138,8 @@ Prompt = Annotated[
 OpenAIPrompt = Annotated[
     Annotated[Text, Tag(ONE)]
     | Annotated[TokenIds, Tag(SEVERAL)]
-    | Annotated[list[Prompt], BeforeValidator(_one_prompt), Field(max_length=1), Tag(PROMPTS)],
-    Discriminator(_prompt_branch, "wrong_type", "must be a text or a list of token ids"),
+    | Annotated[list[Prompt], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag(PROMPTS)],
+    Discriminator(_prompt_branch, "wrong_type", "must be a text, a list of token ids, or a list of such prompts"),
 ]
 Stop = Annotated[
     Annotated[StopString, Tag(ONE)]

@@ -1,147 +1,146 @@
-"""A client that waits for its text: one answer at the end, or chunks of it; its job is cancelled if it leaves."""
+"""A client that waits for what its jobs write: one answer at the end, or chunks of it.
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from typing import Any
+How the answer is spelled is its dress's business. The jobs are cancelled if the client leaves.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from api.auth import Caller
 from api.cancel import cancel
-from api.completion_schemas import (
-    Choice,
-    Completion,
-    CompletionCreate,
-    CompletionUsage,
-    PromptTokensDetails,
-)
 from api.errors import NO_RETRY, ApiError, error_body
-from api.follow import Ended, Succeeded, Tokens, follow
-from api.leaving import CLIENT_GONE, wait_unless_left
-from api.openai_logprobs import Logprobs
-from api.output import ChoiceOutput, choices_of
+from api.follow import Ended, Started, Succeeded, Tokens, follow, wait_for_end
+from api.leaving import CLIENT_GONE, until_disconnect
+from api.merge import merge
+from api.openai_usage import CompletionUsage, total, usage_of, usage_with
+from api.output import choices_of
 from api.services import Services
 from api.sse import DONE, frame
-from api.submit import find_card
-from db.ids import public_id
 from db.job_queries import JobRow
 from db.models import Job, Status
 from db.stream import Token
 
-PREFIX = "cmpl-"
+
+class Dress(Protocol):
+    """How the jobs of one request are told. A job is named by its place among them."""
+
+    async def prepare(self) -> None:
+        """Read what the rest needs; it is called once, before the rest."""
+
+    def whole(self, rows: Sequence[JobRow]) -> dict[str, Any]:
+        """The answer, of jobs that have all succeeded."""
+
+    def told(self, place: int, tokens: Sequence[Token]) -> bytes:
+        """Frames of a job's next tokens; maybe none."""
+
+    def ended(self, place: int, finish_reasons: Sequence[str | None]) -> bytes:
+        """Frames of a job's end, with the reason of each of its choices."""
+
+    def used(self, usage: CompletionUsage) -> bytes:
+        """The last frame, if one was asked for."""
 
 
 class Foreground:
-    """A completion that a client waits for. When the client leaves before the end, the job is cancelled.
+    """Jobs that a client waits for. When the client leaves before the end, they are cancelled.
 
     That is for whoever answers to say, by `abandon`, once nobody waits any more: `answer` for itself, and for the
     frames the response that sends them, as a client may leave before the first of them is asked for.
     """
 
     def __init__(
-        self, services: Services, caller: Caller, row: JobRow, body: CompletionCreate, *, is_kept: bool
+        self, services: Services, caller: Caller, rows: Sequence[JobRow], dress: Dress, *, is_kept: bool
     ) -> None:
         self.services = services
         self.caller = caller
-        self.row = row
-        self.body = body
-        self.is_over = is_kept  # nothing to cancel any more; set once, by whoever ends or abandons it
-        self.completion = Completion(
-            id=public_id(PREFIX, row.job.id),
-            created=int(row.job.created_at.timestamp()),
-            model=row.job.model,
-            choices=[],
-        )
-        self._common = self.completion.chunk_without_choices(has_usage=body.includes_usage)
+        self.rows = rows
+        self.dress = dress
+        # Jobs to cancel when the client leaves; written by whoever sees one end, or abandons them.
+        self.unended = set() if is_kept else {row.job.id for row in rows}
+        self._usages: list[CompletionUsage] = []  # of the jobs that are over; written by `frames`
 
     async def answer(self, request: Request) -> Response:
-        """The whole completion."""
+        """The whole answer."""
+        ends: asyncio.Future[list[JobRow]] = asyncio.gather(*(self._end(row) for row in self.rows))
+        gone: asyncio.Future[Any] = asyncio.create_task(until_disconnect(request.receive))
         try:
-            ended = await wait_unless_left(self.services, self.row, request)
-            if ended is None:
+            await asyncio.wait([ends, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not ends.done():
                 return Response(status_code=CLIENT_GONE)
-            self.row, self.is_over = ended, True
+            rows = ends.result()
+            await self.dress.prepare()
         finally:
+            gone.cancel()
+            ends.cancel()
             self.abandon()
-        return await self._whole()
+        return JSONResponse(self.dress.whole(rows))
 
     async def frames(self) -> AsyncGenerator[bytes]:
-        """A chunk of each choice when there is more of it, then one with the reason of each end, one with the usage if
-        wanted, and `[DONE]`."""
-        logprobs = [await self._logprobs() for _ in range(self.body.n)]
-        async for item in follow(self.services, self.row, wants_rows=False):
-            if isinstance(item, Tokens):
-                yield b"".join(self._text_frame(choice, tokens, logprobs) for choice, tokens in _by_choice(item.tokens))
-            elif isinstance(item, Succeeded):
-                self.is_over = True
-                usage = _usage(self.row.job, item.num_tokens, item.success.num_cached_tokens)
-                yield self._last_frames(item.success.finish_reasons, usage)
-            elif isinstance(item, Ended):
-                self.is_over = True
-                yield self._end_frames(item.row)
+        """What the dress tells of tokens and ends as they come, one with the usage if wanted, and `[DONE]`."""
+        await self.dress.prepare()
+        async with aclosing(self._followed()) as followed:
+            async for place, item in followed:
+                if isinstance(item, Tokens) and (told := self.dress.told(place, item.tokens)):
+                    yield told
+                elif isinstance(item, Succeeded | Ended):
+                    self.unended.discard(self.rows[place].job.id)
+                    error = end_error(item.row.job) if isinstance(item, Ended) else None
+                    if error is not None:
+                        yield frame(error_body(error.status, error.message, code=error.code)) + DONE
+                        return
+                    yield self._end_frames(place, item)
 
     def abandon(self) -> None:
-        """Cancel the job unless it is over."""
-        if not self.is_over:
-            self.is_over = True
-            self.services.in_background(cancel(self.services, self.caller.tenant, self.row.job.id))
+        """Cancel the jobs that are not over."""
+        for job_id in self.unended:
+            self.services.in_background(cancel(self.services, self.caller.tenant, job_id))
+        self.unended = set()
 
-    async def _whole(self) -> Response:
-        error = end_error(self.row.job)
+    async def _followed(self) -> AsyncGenerator[tuple[int, Started | Tokens | Succeeded | Ended]]:
+        """What happens to the jobs, each thing with its job's place."""
+        sources = [follow(self.services, row, wants_rows=False) for row in self.rows]
+        if len(sources) > 1:
+            async with aclosing(merge(sources)) as merged:
+                async for place, item in merged:
+                    yield place, item
+            return
+        async with aclosing(sources[0]) as source:  # as nearly always: it needs no task
+            async for item in source:
+                yield 0, item
+
+    def _end_frames(self, place: int, item: Succeeded | Ended) -> bytes:
+        """Of a job that has succeeded; of the last of them also the usage of all."""
+        if isinstance(item, Succeeded):
+            reasons: Sequence[str | None] = item.success.finish_reasons
+            usage = usage_with(self.rows[place].job, item.num_tokens, item.success.num_cached_tokens)
+        else:
+            assert item.row.output is not None, "a succeeded job has an output"
+            reasons = [each.finish_reason for each in choices_of(item.row.job, item.row.output)]
+            usage = usage_of(item.row.job)
+        self._usages.append(usage)
+        is_last = len(self._usages) == len(self.rows)
+        return self.dress.ended(place, reasons) + (self.dress.used(total(self._usages)) + DONE if is_last else b"")
+
+    async def _end(self, row: JobRow) -> JobRow:
+        """The job once it has succeeded; the error that another end is."""
+        ended = await wait_for_end(self.services, row, timeout_seconds=None)
+        self.unended.discard(row.job.id)
+        error = end_error(ended.job)
         if error is not None:
             raise error
-        output = self.row.output
-        assert output is not None, "a succeeded job has an output"
-        choices = [await self._choice(each) for each in choices_of(self.row.job, output)]
-        prompt = None if output.prompt_logprobs is None else [None, *output.prompt_logprobs]
-        return JSONResponse(self.completion.whole(choices, _usage_of(self.row.job), prompt_logprobs=prompt))
-
-    async def _choice(self, output: ChoiceOutput) -> Choice:
-        logprobs = await self._logprobs()
-        return Choice(
-            index=output.index,
-            text=output.text,
-            logprobs=None if logprobs is None else logprobs.of(output.tokens),
-            finish_reason=output.finish_reason,
-        )
-
-    async def _logprobs(self) -> Logprobs | None:
-        if self.body.logprobs is None:
-            return None
-        card = await find_card(self.services, self.row.job.model)
-        return Logprobs(await self.services.texts.tokenizer(card), num_top=self.body.logprobs)
-
-    def _text_frame(self, choice: int, tokens: list[Token], logprobs: list[Logprobs | None]) -> bytes:
-        """The next tokens of a choice, and what their probabilities are if that was asked for."""
-        teller = logprobs[choice]
-        told = None if teller is None else teller.of(tokens).model_dump(mode="json")
-        return self._chunk(choice, text="".join(token.text for token in tokens), logprobs=told)
-
-    def _chunk(self, choice: int, *, text: str = "", logprobs: Any = None, finish_reason: str | None = None) -> bytes:
-        said = {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
-        return frame(self._common | {"choices": [said]})
-
-    def _end_frames(self, row: JobRow) -> bytes:
-        error = end_error(row.job)
-        if error is not None:
-            return frame(error_body(error.status, error.message, code=error.code)) + DONE
-        assert row.output is not None, "a succeeded job has an output"
-        reasons = [each.finish_reason for each in choices_of(row.job, row.output)]
-        return self._last_frames(reasons, _usage_of(row.job))
-
-    def _last_frames(self, finish_reasons: Sequence[str | None], usage: CompletionUsage) -> bytes:
-        last = b"".join(self._chunk(i, finish_reason=reason) for i, reason in enumerate(finish_reasons))
-        if self.body.includes_usage:
-            last += frame(self._common | {"choices": [], "usage": usage.model_dump(mode="json")})
-        return last + DONE
+        return ended
 
 
-def _by_choice(tokens: list[Token]) -> Iterable[tuple[int, list[Token]]]:
+def by_choice(tokens: Sequence[Token]) -> dict[int, list[Token]]:
     """The tokens of each choice that has some."""
     found: dict[int, list[Token]] = {}
     for token in tokens:
         found.setdefault(token.choice, []).append(token)
-    return found.items()
+    return found
 
 
 def end_error(job: Job) -> ApiError | None:
@@ -157,17 +156,3 @@ def _detail(job: Job) -> str:
     if job.error_message:
         return f": {job.error_message.removesuffix('.')}"
     return f" after {job.num_output_tokens} of its tokens" if job.num_output_tokens else " before its first token"
-
-
-def _usage_of(job: Job) -> CompletionUsage:
-    """Of a job that has ended."""
-    return _usage(job, job.num_output_tokens or 0, job.num_cached_tokens or 0)
-
-
-def _usage(job: Job, num_output: int, num_cached: int) -> CompletionUsage:
-    return CompletionUsage(
-        prompt_tokens=job.num_prompt_tokens,
-        completion_tokens=num_output,
-        total_tokens=job.num_prompt_tokens + num_output,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=num_cached),
-    )

@@ -137,6 +137,15 @@ class GenerationFields(ChoiceFields):
         """The stop strings, however they were sent."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
+    @property
+    def structure_param(self) -> str:
+        """The field that says what the output must follow."""
+        return (
+            "structured_output"
+            if self.structured_output is None
+            else f"structured_output.{self.structured_output.kind}"
+        )
+
     def sampling(self, bad_words: Iterable[tuple[int, ...]]) -> Sampling:
         """The part of these fields that the engine reads, with `bad_words` as token ids."""
         same = set(Sampling.model_fields) - {"stop", "bad_words", "structured_output"}

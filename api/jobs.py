@@ -197,6 +197,8 @@ def _submission(body: JobCreate, idempotency_key: str | None) -> Submission:
         default_max_tokens=DEFAULT_MAX_TOKENS,
         stream=body.stream,
         idempotency_key=idempotency_key,
+        tools=body.tool_use,
+        template_variables=body.chat_template_kwargs,
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from api.errors import invalid
 from api.services import Services
 from api.submission import Submission
+from api.tool_use import style_of
 from db.models import Worker
 from workers.text.chat_template import ChatTemplateError
 
@@ -13,7 +14,7 @@ async def prompt_token_ids(services: Services, card: Worker, submission: Submiss
     """The prompt as the model will read it; at least one token."""
     param = "prompt" if submission.messages is None else "messages"
     if submission.messages is not None:
-        text = await _render(services, card, submission.messages)
+        text = await _render(services, card, submission, submission.messages)
         token_ids = await _encode(services, card, text, param=param)
     elif isinstance(submission.prompt, str):
         token_ids = await _encode(services, card, submission.prompt, param=param)
@@ -101,7 +102,7 @@ async def _encode(services: Services, card: Worker, text: str, *, param: str) ->
     return await services.texts.encode(tokenizer, text)
 
 
-async def _render(services: Services, card: Worker, messages: list[dict[str, Any]]) -> str:
+async def _render(services: Services, card: Worker, submission: Submission, messages: list[dict[str, Any]]) -> str:
     if card.chat_template is None:
         raise invalid(
             f"The model '{card.model}' has no chat template. Send 'prompt' instead, or have the operator set "
@@ -109,11 +110,21 @@ async def _render(services: Services, card: Worker, messages: list[dict[str, Any
             param="messages",
             code="no_chat_template",
         )
+    if "developer" not in card.chat_template:  # OpenAI's newer name; a template may drop a role it has not
+        messages = [each | {"role": "system"} if each["role"] == "developer" else each for each in messages]
     try:
-        return await services.texts.render(card, messages)
+        return await services.texts.render(card, messages, _tools(card, submission), submission.template_variables)
     except ChatTemplateError as error:
         message = f"The chat template of '{card.model}' refuses these messages: {error}"
         raise invalid(message, param="messages", code="chat_template_error") from error
+
+
+def _tools(card: Worker, submission: Submission) -> list[dict[str, Any]] | None:
+    """What the template shows of the tools; a 400 where nobody could read the calls."""
+    if submission.tools is None:
+        return None
+    style_of(card)
+    return [function.as_template_variable() for function in submission.tools.functions]
 
 
 def check_token_ids(card: Worker, token_ids: list[int]) -> None:

@@ -5,23 +5,28 @@ from collections.abc import Iterable
 
 from api.constraint_fields import BadWord
 from api.errors import ApiError, invalid
-from api.generation_fields import GenerationFields
 from api.services import Services
+from api.submission import Submission
 from db.models import Worker
 from db.sampling import Sampling, StructuredOutput
 from workers.text.tokenizer import Tokenizer
 
 
-async def sampling_of(services: Services, card: Worker, sent: GenerationFields, max_tokens: int) -> Sampling:
+async def sampling_of(services: Services, card: Worker, submission: Submission, max_tokens: int) -> Sampling:
     """How the job's tokens are chosen, or the ApiError that says which field is wrong for this model."""
+    sent = submission.sent
     if sent.min_tokens > max_tokens:
         raise invalid(f"'min_tokens' is {sent.min_tokens:,}, more than max_tokens, {max_tokens:,}.", param="min_tokens")
     bad_words = await _bad_words(services, card, sent.bad_words) if sent.bad_words else []
     sampling = sent.sampling(bad_words)
     check_vocabulary(card, sampling)
-    if sampling.structured_output is not None:
-        await _check_structure(services, card, sampling.structured_output)
-    return sampling
+    structure, param = sampling.structured_output, sent.structure_param
+    if submission.tools is not None:
+        tokenizer = await services.texts.tokenizer(card)
+        structure, param = submission.tools.structure(card, tokenizer, structure), "tools"
+    if structure is not None:
+        await _check_structure(services, card, structure, param)
+    return sampling.model_copy(update={"structured_output": structure})
 
 
 def check_vocabulary(card: Worker, sampling: Sampling) -> None:
@@ -30,11 +35,10 @@ def check_vocabulary(card: Worker, sampling: Sampling) -> None:
     _check_ids(card, (token_id for word in sampling.bad_words for token_id in word), param="bad_words")
 
 
-async def _check_structure(services: Services, card: Worker, output: StructuredOutput) -> None:
+async def _check_structure(services: Services, card: Worker, output: StructuredOutput, param: str) -> None:
     await services.texts.tokenizer(card)  # a 503 when it cannot be read
     reason = await services.grammars.reason(card, output)
     if reason is not None:
-        param = f"structured_output.{output.kind}"
         raise invalid(f"'{param}' cannot be used: {reason}.", param=param, code="invalid_grammar")
 
 

@@ -7,36 +7,19 @@ from fastapi import Path
 from pydantic import BaseModel, Field, model_validator
 
 from api.body_limit import BODY_SECONDS, MAX_BODY_BYTES
-from api.fields import TIER_MEANING, Content, MetadataKey, Prompt, RequestObject, Tier, wrong_field
+from api.fields import TIER_MEANING, Prompt, Tier, wrong_field
 from api.generation_fields import GenerationFields
+from api.message_fields import Messages, TemplateFields
+from api.tool_fields import ToolFields
 
 StatusName = Literal["queued", "running", "succeeded", "failed", "cancelled", "expired", "dead"]
 
 
-class Message(RequestObject):
-    """One turn of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Who speaks.")
-    content: Content = Field(description="What is said: a text, or text parts that are joined.")
-    name: MetadataKey | None = Field(None, description="Who speaks, where the model's template shows names.")
-
-    def as_template_variable(self) -> dict[str, str]:
-        """The message as chat templates expect it: `content` is one text."""
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": self.role, "content": content} | ({"name": self.name} if self.name is not None else {})
-
-
-class JobCreate(GenerationFields):
+class JobCreate(GenerationFields, TemplateFields, ToolFields):
     """A generation to run. Exactly one of `prompt` and `messages` is sent."""
 
     prompt: Prompt | None = Field(None, description="The text to continue, or its token ids.")
-    messages: list[Message] | None = Field(
-        None,
-        min_length=1,
-        max_length=4096,
-        fail_fast=True,
-        description="A conversation; the model's chat template makes the prompt.",
-    )
+    messages: Messages | None = Field(None, description="A conversation; the model's chat template makes the prompt.")
     max_tokens: int | None = Field(
         None, ge=1, le=2**31 - 1, description="Most tokens to write. Default: 256, or what the model has room for."
     )
@@ -49,6 +32,9 @@ class JobCreate(GenerationFields):
         if (self.prompt is None) == (self.messages is None):
             param = "prompt" if self.prompt is None else "messages"
             raise wrong_field(param, "send exactly one of 'prompt' and 'messages'")
+        for name in ("tools", "chat_template_kwargs"):
+            if self.messages is None and getattr(self, name):
+                raise wrong_field(name, "needs 'messages'")
         return self
 
 
@@ -140,7 +126,9 @@ class JobView(BaseModel):
 
     id: str = Field(description="Its id.", examples=["job_0193e4c2a1b47c3d8e5f60718293a4b5"])
     object: Literal["job"] = Field("job", description="Always `job`.")
-    kind: Literal["job", "completion", "response"] = Field(description="Where it was sent, or what it repeats.")
+    kind: Literal["job", "completion", "chat", "response"] = Field(
+        description="Where it was sent, or what it repeats was: `completion` is POST /v1/completions, and so on."
+    )
     model: str = Field(description="The model it runs on.", examples=["MODEL"])
     status: StatusName = Field(
         description="queued → running → succeeded | failed | cancelled | expired | dead. A running job whose worker "

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from api.errors import invalid
 from api.generation_fields import GenerationFields
+from api.tool_use import ToolUse
 
 MAX_IDEMPOTENCY_KEY = 255  # characters
 
@@ -16,7 +18,7 @@ MAX_IDEMPOTENCY_KEY = 255  # characters
 class Submission:
     """What was sent, and how it is to be read; `prompt` and `messages` are as a job has them, one of them None."""
 
-    kind: str  # job | completion | response
+    kind: str  # job | completion | chat | response
     sent: GenerationFields
     prompt: str | list[int] | None
     messages: list[dict[str, Any]] | None
@@ -24,6 +26,8 @@ class Submission:
     default_max_tokens: int
     stream: bool
     idempotency_key: str | None
+    tools: ToolUse | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)  # of the chat template, beside the usual ones
     finish_by: datetime | None = None  # where it is not `sent.finish_by`
     request: dict[str, Any] | None = None  # what only its dress needs to answer
 

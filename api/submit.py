@@ -1,6 +1,6 @@
 """From what a client sent to a job in the queue: model, prompt, limits, one transaction, then the message.
 
-Jobs and completions are submitted by the same `submit`; what differs is how they are answered.
+Jobs, completions and chats are submitted by the same `submit`; what differs is how they are answered.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from api.services import Services
 from api.submission import Submission
 from db import jobs, submits, workers
 from db.ids import public_id
-from db.job_queries import JobRow
+from db.job_queries import JobRow, Load
 from db.jobs import Created, IdempotencyMismatch, NewJob
 from db.models import Job, JobInput, Worker
 from db.settings import TIERS
@@ -48,12 +48,36 @@ async def submit(services: Services, caller: Caller, submission: Submission) -> 
     return await accept(services, caller, await _new_job(services, caller, card, submission, digest))
 
 
+async def submit_all(services: Services, caller: Caller, submissions: Sequence[Submission]) -> list[JobRow]:
+    """Accept all of the jobs or none. Only a job that comes alone may have an Idempotency-Key."""
+    if len(submissions) == 1:
+        return [await submit(services, caller, submissions[0])]
+    assert all(submission.idempotency_key is None for submission in submissions)
+    card = await find_card(services, submissions[0].sent.model)
+    news = []
+    for submission in submissions:
+        news.append(await _new_job(services, caller, card, submission, b""))
+        await asyncio.sleep(0)  # each may take a millisecond of the event loop
+    refusal = await _refusal_of_all(services, caller, news)
+    if refusal is not None:
+        raise refusal
+    async with services.autocommit() as session:  # it is one statement
+        created = await jobs.create_many(session, news, key_window=services.settings.key_window)
+    await publish(services, created)
+    return [_row(each, new) for each, new in zip(created, news, strict=True)]
+
+
 async def accept(services: Services, caller: Caller, new: NewJob) -> JobRow:
     """Make the job and publish it, or raise the ApiError that says why not; a repeat is the job as it stands."""
     created = await _create(services, caller, new)
     if not created.is_new:
         return await as_it_stands(services, created.job)
     await publish(services, [created])
+    return _row(created, new)
+
+
+def _row(created: Created, new: NewJob) -> JobRow:
+    """What a read would give, less what no answer shows."""
     given = JobInput(
         job_id=created.job.id,
         webhook_url=new.webhook_url,
@@ -61,7 +85,7 @@ async def accept(services: Services, caller: Caller, new: NewJob) -> JobRow:
         sampling=new.sampling.model_dump(mode="json"),
         request=new.request,
     )
-    return JobRow(created.job, given, None, created.position)  # what a read would give, less what no answer shows
+    return JobRow(created.job, given, None, created.position)
 
 
 async def find_card(services: Services, model: str) -> Worker:
@@ -117,7 +141,7 @@ async def _new_job(services: Services, caller: Caller, card: Worker, submission:
         prompt=submission.prompt if isinstance(submission.prompt, str) else None,
         messages=submission.messages,
         prompt_token_ids=token_ids,
-        sampling=await sampling_of(services, card, sent, max_tokens),
+        sampling=await sampling_of(services, card, submission, max_tokens),
         max_tokens=max_tokens,
         num_blocks=num_blocks(len(token_ids), max_tokens, card.block_size, num_seats=sent.num_seats),
         seed=sent.seed,
@@ -167,6 +191,21 @@ async def _refusal(services: Services, caller: Caller, new: NewJob) -> ApiError 
     if refusal is not None or await caller.allowance.let_in([newcomer.num_tokens]):
         return refusal
     return caller.allowance.refusal(newcomer.num_tokens)
+
+
+async def _refusal_of_all(services: Services, caller: Caller, news: Sequence[NewJob]) -> ApiError | None:
+    """The same of jobs that come together: the last is judged as if the others were queued."""
+    newcomers = [Newcomer.of(new) for new in news]
+    *others, last = newcomers
+    beside = Load(len(others), sum(other.num_tokens for other in others))
+    refusal = too_late(news[0].start_by, news[0].finish_by) or await limits.refusal(services, last, beside=beside)
+    room = await concurrency.room(services, caller)
+    if refusal is None and room is not None and room < len(news):
+        refusal = await concurrency.too_many(services, caller)
+    num_tokens = sum(newcomer.num_tokens for newcomer in newcomers)
+    if refusal is not None or await caller.allowance.let_in([num_tokens]):
+        return refusal
+    return caller.allowance.refusal(num_tokens)
 
 
 def too_late(start_by: datetime | None, finish_by: datetime | None) -> ApiError | None:

@@ -49,12 +49,18 @@ class Texts:
         async with self._long_encodings:
             return await asyncio.to_thread(tokenizer.encode, text)
 
-    async def render(self, card: Worker, messages: Sequence[Mapping[str, Any]]) -> str:
+    async def render(
+        self,
+        card: Worker,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The prompt that the model's chat template makes of `messages`. Raises ChatTemplateError."""
         assert card.chat_template is not None
         key = (card.chat_template, card.bos_token, card.eos_token)
         template = await self._templates.get(key, lambda: asyncio.to_thread(ChatTemplate, *key))
-        return await asyncio.to_thread(template.render, messages)
+        return await asyncio.to_thread(template.render, messages, tools=tools, variables=variables)
 
 
 def _load(path: str) -> Tokenizer:

@@ -55,7 +55,7 @@ class Job(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     tenant: Mapped[str]
     key_id: Mapped[UUID]
-    kind: Mapped[str]  # job | completion | response: which serializer answers
+    kind: Mapped[str]  # job | completion | chat | response: which serializer answers
     model: Mapped[str]
     tier: Mapped[int] = mapped_column(SmallInteger)  # level: 0 high, 1 normal, 2 low
     status: Mapped[str] = mapped_column(server_default=Status.QUEUED)

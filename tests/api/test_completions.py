@@ -11,6 +11,7 @@ import pytest
 from db.models import Status
 from tests.api.hand_worker import HandWorker
 from tests.api.sse import events
+from tests.api.waiting import job_in_status, only_job
 from workers.text.tokenizer import Tokenizer
 
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "the mill", "max_tokens": 8}
@@ -20,22 +21,6 @@ BODY: dict[str, Any] = {"model": "tiny", "prompt": "the mill", "max_tokens": 8}
 async def sdk(url: str, keys: tuple[str, str]):
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys[0]) as sdk:
         yield sdk
-
-
-async def only_job(client: httpx.AsyncClient) -> str:
-    """The id of the one job there is, as soon as there is one."""
-    while True:
-        jobs = (await client.get("/v1/jobs")).json()["data"]
-        if jobs:
-            return str(jobs[0]["id"])
-
-
-async def job_in_status(client: httpx.AsyncClient, job_id: str, status: str) -> dict[str, Any]:
-    """The job once it has that status; the test's timeout is the limit."""
-    while True:
-        job: dict[str, Any] = (await client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=5"})).json()
-        if job["status"] == status:
-            return job
 
 
 async def test_the_openai_client_gets_a_whole_completion(client, worker, sdk) -> None:

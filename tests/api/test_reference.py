@@ -19,6 +19,8 @@ async def test_the_reference_describes_every_field_and_its_examples_run(client, 
             assert operation["summary"] and operation["tags"] and operation["description"], path
             for parameter in operation.get("parameters", []):
                 assert parameter.get("description"), (path, parameter["name"])
+    chat = schema["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    assert {example["value"]["model"] for example in chat.values()} == {"tiny"}
     body = schema["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]["application/json"]
     replies = [await client.post("/v1/jobs", json=example["value"]) for example in body["examples"].values()]
     assert [reply.status_code for reply in replies] == [202] * 6
@@ -30,7 +32,7 @@ async def test_the_reference_tells_of_request_ids_and_of_every_refusal_of_a_body
     operations = [operation for path in schema["paths"].values() for operation in path.values()]
     replies = [reply for operation in operations for reply in operation["responses"].values()]
     assert len(replies) > 40 and all("x-request-id" in reply["headers"] for reply in replies)
-    for path in ("/v1/jobs", "/v1/completions"):
+    for path in ("/v1/jobs", "/v1/completions", "/v1/chat/completions"):
         told = schema["paths"][path]["post"]["responses"].keys()
         assert {"400", "401", "404", "408", "413", "422", "429", "503"} <= told
 
@@ -38,7 +40,7 @@ async def test_the_reference_tells_of_request_ids_and_of_every_refusal_of_a_body
 async def test_the_reference_gives_the_bounds_of_a_seed_exactly(client) -> None:
     text = (await client.get("/openapi.json")).text
     schemas = json.loads(text)["components"]["schemas"]
-    for model in ("JobCreate", "CompletionCreate"):
+    for model in ("JobCreate", "CompletionCreate", "ChatCreate"):
         seed = schemas[model]["properties"]["seed"]
         (integer,) = [branch for branch in seed["anyOf"] if branch["type"] == "integer"]
         assert (seed["format"], integer["minimum"], integer["maximum"]) == ("int64", -(2**63), 2**63 - 1)

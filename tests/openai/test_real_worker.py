@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tests.openai.conftest import TEMPLATE
+from tests.chat_templates import PLAIN
 from tests.servers import Servers
 from tests.workers.recovery_world import World, recovering
 from tests.workers.service import Service, running_service
@@ -17,7 +17,7 @@ NUM_BEFORE = 20  # events that have come when the worker is killed
 
 @pytest.fixture
 def world(servers: Servers, tmp_path) -> Iterator[World]:
-    with recovering(servers, tmp_path, chat_template=TEMPLATE) as world:
+    with recovering(servers, tmp_path, chat_template=PLAIN) as world:
         yield world
 
 

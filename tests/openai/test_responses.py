@@ -7,6 +7,8 @@ import openai
 import pytest
 
 from db.models import Status
+from tests.api.hand_worker import HandWorker
+from tests.chat_templates import PLAIN
 
 BODY: dict[str, Any] = {"model": "tiny", "input": "the mill", "max_output_tokens": 8}
 WHOLE = [
@@ -15,6 +17,13 @@ WHOLE = [
     *["response.output_text.delta"] * 3,
     *("response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"),
 ]
+
+
+@pytest.fixture
+def worker(make_worker) -> HandWorker:
+    """Serves a model with a chat template."""
+    made: HandWorker = make_worker(chat_template=PLAIN, max_model_len=512, num_blocks=64)
+    return made
 
 
 def job_of(response_id: str) -> str:

@@ -34,16 +34,30 @@ class ChatTemplate:
         except TemplateError as error:
             raise ChatTemplateError(f"the chat template is not valid Jinja2: {error}") from error
 
-    def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The prompt for `messages`, up to where the assistant's next message begins.
+
+        `tools` are as OpenAI spells them; `variables` are others that this template knows.
 
         Raises ChatTemplateError when the template refuses them, fails, or writes more than MAX_PROMPT_CHARACTERS.
         """
-        variables = {"messages": messages, "add_generation_prompt": add_generation_prompt, **self._tokens}
+        given = {
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+            "tools": tools,
+            "documents": None,
+        }
         pieces: list[str] = []
         num_characters = 0
         try:
-            for piece in self._template.generate(variables):
+            for piece in self._template.generate({**(variables or {}), **given, **self._tokens}):
                 num_characters += len(piece)
                 if num_characters > MAX_PROMPT_CHARACTERS:
                     raise ChatTemplateError(f"the rendered prompt is over {MAX_PROMPT_CHARACTERS:,} characters")

@@ -10,6 +10,7 @@ from typing import Literal
 
 from llguidance import LLMatcher
 
+from workers.text.json_value import BETWEEN_PARTS
 from workers.text.llguidance_c import CMatcher, CTokenizer, TokenizerRefused
 from workers.text.token_text import SPACE_MARK, bytes_of, is_byte_token
 from workers.text.tokenizer import Tokenizer
@@ -17,10 +18,6 @@ from workers.text.tokenizer import Tokenizer
 GrammarKind = Literal["json_schema", "regex", "choice", "grammar"]
 MAX_REASON_CHARACTERS = 500
 SPECIAL = b"\xff"  # begins what llguidance takes for a special token: no UTF-8 text has it
-
-# Between two parts of a JSON text: nothing, a space, or a new line with its indent. Without a bound a model that
-# is stuck may write blanks until its tokens are used up.
-WHITESPACE = r"( |\n{1,2}[ \t]{0,20})?"
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ def _source(spec: GrammarSpec) -> str:
     try:
         if spec.kind == "choice":
             return _lark(_rule_of(json.loads(spec.text)))
-        return LLMatcher.grammar_from_json_schema(spec.text, defaults={"whitespace_pattern": WHITESPACE})
+        return LLMatcher.grammar_from_json_schema(spec.text, defaults={"whitespace_pattern": BETWEEN_PARTS})
     except ValueError as error:
         raise GrammarError(_reason(str(error))) from error
 

@@ -20,6 +20,16 @@ def token_text(tokenizer: Tokenizer, token_id: int) -> str:
     return token.replace(SPACE_MARK, " ") if SPACE_MARK in token else tokenizer.decode([token_id])
 
 
+def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
+    """The bytes of the same text; of a token that is no whole characters, those that it is."""
+    token = tokenizer.token(token_id)
+    if token is None or tokenizer.is_special(token_id):
+        return (token or "").encode()
+    if is_byte_level(tokenizer):
+        return bytes_of(token)
+    return bytes([int(token[3:5], 16)]) if is_byte_token(token) else token_text(tokenizer, token_id).encode()
+
+
 def is_byte_level(tokenizer: Tokenizer) -> bool:
     """Whether every entry of the vocabulary is bytes, spelled in GPT-2's alphabet."""
     return [part["type"] for part in tokenizer.decoder_parts] == ["ByteLevel"]

@@ -58,6 +58,11 @@ class Tokenizer:
         """The vocabulary entry of `token_id` as it is spelled there, or None when there is none."""
         return self._inner.id_to_token(token_id)
 
+    def token_id(self, token: str) -> int | None:
+        """The id of the vocabulary entry that is spelled so, or None when there is none."""
+        found: int | None = self._inner.token_to_id(token)
+        return found
+
     def is_special(self, token_id: int) -> bool:
         """Whether decoding skips `token_id`, as it does `<|endoftext|>` and its like."""
         return self.token(token_id) in self._special_tokens

@@ -1,7 +1,7 @@
 """One token's text by itself, where tokens are shown without their neighbours."""
 
 from tests.workers.text.small_tokenizers import ALL
-from workers.text.token_text import token_text
+from workers.text.token_text import token_bytes, token_text
 
 
 def ids_of(kind: str, *tokens: str) -> list[int]:
@@ -28,3 +28,13 @@ def test_a_leading_space_tells_a_token_from_its_twin() -> None:
 
 def test_special_tokens_show_their_name_and_unknown_ids_nothing() -> None:
     assert (token_text(ALL["llama"], 1), token_text(ALL["llama"], 10**6)) == ("<s>", "")
+
+
+def test_the_bytes_of_a_token_are_those_of_its_text_or_what_it_is_of_a_character() -> None:
+    assert [token_bytes(ALL["byte-level"], i) for i in ids_of("byte-level", "Ã", "Ġ")] == [b"\xc3", b" "]
+    assert [token_bytes(ALL["gemma"], i) for i in ids_of("gemma", "<0xE2>", "▁a", "日")] == [
+        b"\xe2",
+        b" a",
+        "日".encode(),
+    ]
+    assert (token_bytes(ALL["llama"], 1), token_bytes(ALL["llama"], 10**6)) == (b"<s>", b"")
