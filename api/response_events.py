@@ -1,18 +1,20 @@
 """A response's life as events: a fold over its tokens, so that a cursor finds the same events, live and past.
 
 0 created, 1 queued, 2 in_progress, 3 item added, 4 part added, 5 + i the text of token i, then the ends
+
+Where the model may call functions, what a token adds is what its reading adds (`api/response_items.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from api.response_logprobs import ResponseLogprobs
-from api.response_output import message_begun, message_id, text_part
+from api.chat_choice import Reading
+from api.response_items import ResponseItems
+from api.response_reading import is_complete
 from api.response_view import response_of
 from api.sse import frame
 from db.job_queries import JobRow
-from db.models import Status
 from db.stream import Token
 
 TERMINAL = {  # by the response's status
@@ -43,51 +45,34 @@ class Event:
 class ResponseEvents:
     """Makes the events of one response, in order, from what `follow` tells of its job."""
 
-    def __init__(self, row: JobRow, logprobs: ResponseLogprobs | None) -> None:
+    def __init__(self, row: JobRow, reading: Reading) -> None:
         self._row = row
-        self._logprobs = logprobs
+        self._reading = reading
+        self._items = ResponseItems(reading)
         self._number = 0  # of the next event
-        self._is_open = False  # the message was begun
 
     def opening(self) -> Iterator[Event]:
         """What is so before a worker took the job."""
-        queued = response_of(self._row, status="queued")
+        queued = response_of(self._row, self._reading, status="queued")
         yield self._event("response.created", response=queued)
         yield self._event("response.queued", response=queued)
 
     def started(self) -> Iterator[Event]:
         """A worker took it."""
-        yield self._event("response.in_progress", response=response_of(self._row, status="in_progress"))
+        response = response_of(self._row, self._reading, status="in_progress")
+        yield self._event("response.in_progress", response=response)
 
-    def text(self, tokens: list[Token]) -> Iterator[Event]:
-        """The next tokens, each an event; its text may be empty."""
-        yield from self._open()
-        for token in tokens:
-            told = [] if self._logprobs is None else self._logprobs.of([token])
-            yield self._part_event("response.output_text.delta", delta=token.text, logprobs=told)
+    def text(self, tokens: Sequence[Token]) -> Iterator[Event]:
+        """The next tokens."""
+        for kind, said in self._items.push(tokens):
+            yield self._event(kind, **said)
 
     def ended(self, row: JobRow) -> Iterator[Event]:
         """The ends of what was begun, and the response as it ended."""
-        response = response_of(row, logprobs=self._logprobs)
-        if row.job.status == Status.SUCCEEDED:
-            yield from self._open()
-        if self._is_open:
-            item = response["output"][0]
-            (part,) = item["content"]
-            yield self._part_event("response.output_text.done", text=part["text"], logprobs=part["logprobs"])
-            yield self._part_event("response.content_part.done", part=part)
-            yield self._event("response.output_item.done", output_index=0, item=item)
+        for kind, said in self._items.finish(is_complete=is_complete(row)):
+            yield self._event(kind, **said)
+        response = response_of(row, self._reading)
         yield self._event(TERMINAL[response["status"]], response=response)
-
-    def _open(self) -> Iterator[Event]:
-        if not self._is_open:
-            self._is_open = True
-            yield self._event("response.output_item.added", output_index=0, item=message_begun(self._row.job.id))
-            yield self._part_event("response.content_part.added", part=text_part(""))
-
-    def _part_event(self, kind: str, **said: Any) -> Event:
-        place = {"item_id": message_id(self._row.job.id), "output_index": 0, "content_index": 0}
-        return self._event(kind, **place, **said)
 
     def _event(self, kind: str, **said: Any) -> Event:
         self._number += 1

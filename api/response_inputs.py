@@ -85,6 +85,8 @@ async def count_input_tokens(
         default_max_tokens=DEFAULT_MAX_TOKENS,
         stream=False,
         idempotency_key=None,
+        tools=body.tool_use,
+        template_variables=body.chat_template_kwargs,
     )
     card = await find_card(services, body.model)
     return InputTokens(input_tokens=len(await prompt_token_ids(services, card, submission)))

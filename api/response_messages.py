@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from api.errors import invalid, not_found
+from api.message_fields import CalledFunction
 from api.response_input import FunctionCall, FunctionCallOutput, InputItem, InputMessage, text_of
-from api.response_output import output_items
+from api.response_reading import output_items, reading_of
 from api.response_schemas import ResponseCreate
 from api.services import Services
 from db import job_queries
@@ -42,8 +43,7 @@ def messages_of(items: Iterable[InputItem]) -> list[Message]:
     messages: list[Message] = []
     for item in items:
         if isinstance(item, InputMessage):
-            role = "system" if item.role == "developer" else item.role
-            messages.append({"role": role, "content": text_of(item.content)})
+            messages.append({"role": item.role, "content": text_of(item.content)})
         elif isinstance(item, FunctionCallOutput):
             messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text_of(item.output)})
         else:
@@ -52,7 +52,8 @@ def messages_of(items: Iterable[InputItem]) -> list[Message]:
 
 
 def _add_call(messages: list[Message], call_id: str, name: str, arguments: str) -> None:
-    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    function = CalledFunction(name=name, arguments=arguments).as_template_variable()
+    call = {"id": call_id, "type": "function", "function": function}
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     messages[-1].setdefault("tool_calls", []).append(call)
@@ -67,7 +68,7 @@ async def _before(services: Services, tenant: str, response_id: str) -> list[Mes
     assert row.input.request is not None and row.input.messages is not None
     has_instructions = row.input.request["instructions"] is not None
     messages = [dict(message) for message in row.input.messages[int(has_instructions) :]]
-    for item in output_items(row):
+    for item in output_items(row, await reading_of(services, row)):
         if item["type"] == "message":
             messages.append({"role": "assistant", "content": "".join(part["text"] for part in item["content"])})
         else:

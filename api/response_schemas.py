@@ -5,15 +5,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from api.fields import MetadataValue, RequestObject, Text, Tier, only, wrong_field
+from api.fields import MetadataValue, RequestObject, Text, only, wrong_field
 from api.generation_fields import GenerationFields
+from api.message_fields import TemplateFields
+from api.openai_fields import ServiceTierField, UsedTier
 from api.response_input import Input
 from api.response_text import TextOptions
+from api.response_tools import ResponseToolFields
 
 DEFAULT_MAX_TOKENS = 256
 WINDOWS = {"2h": timedelta(hours=2), "8h": timedelta(hours=8)}
-ServiceTier = Literal["auto", "default", "scale", "flex", "priority", "fast", "ultrafast"]
-TIER_OF: dict[str, Tier] = {"priority": "high", "fast": "high", "ultrafast": "high", "flex": "low"}  # others: normal
 Included = Literal[
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
@@ -52,7 +53,7 @@ class Reasoning(RequestObject):
     generate_summary: MetadataValue | None = Field(None, description="Understood, and ignored.")
 
 
-class ResponseCreate(GenerationFields):
+class ResponseCreate(GenerationFields, TemplateFields, ResponseToolFields, ServiceTierField):
     """An OpenAI response, with the fields of a job that choose tokens and set limits."""
 
     input: Input = Field(description="What the user says: a text, or items of a conversation.")
@@ -65,9 +66,6 @@ class ResponseCreate(GenerationFields):
     stream: bool = Field(False, description="Send events as it is written.")
     stream_options: ResponseStreamOptions | None = Field(None, description="Only with `stream`.")
     store: bool = Field(True, description="Keep it, so that it can be retrieved; needed for `background`.")
-    service_tier: ServiceTier | None = Field(
-        None, description="`priority`, `fast`, `ultrafast`: high; `flex`: low; others: normal. `tier` goes before it."
-    )
     max_output_tokens: int | None = Field(
         None, ge=1, le=2**31 - 1, description="Most tokens to write. Default: 256, or what the model has room for."
     )
@@ -91,8 +89,6 @@ class ResponseCreate(GenerationFields):
     @model_validator(mode="after")
     def _means_a_job(self) -> Self:
         """Set what a job calls by another name."""
-        if self.service_tier is not None and "tier" not in self.model_fields_set:
-            self.tier = TIER_OF.get(self.service_tier, "normal")
         if self.wants_logprobs and self.logprobs is None:
             self.logprobs = self.top_logprobs
         if self.text is not None and self.structured_output is None:
@@ -131,16 +127,13 @@ class ResponseCreate(GenerationFields):
     def as_answered(self) -> dict[str, Any]:
         """What the response repeats of what was sent."""
         text = {"format": {"type": "text"}} if self.text is None or self.text.format is None else self.text.answered()
-        return {
+        return self.tools_answered() | {
             "background": self.background,
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
-            "parallel_tool_calls": True,
             "previous_response_id": self.previous_response_id,
             "store": self.store,
             "text": text,
-            "tool_choice": "auto",
-            "tools": [],
             "top_logprobs": self.top_logprobs,
             "truncation": self.truncation,
             "user": self.user,
@@ -172,7 +165,7 @@ class ResponseObject(BaseModel):
     error: dict[str, Any] | None = Field(description="Why it failed.")
     incomplete_details: dict[str, Any] | None = Field(description="Why it is incomplete.")
     usage: dict[str, Any] | None = Field(description="Tokens counted; null before the end.")
-    service_tier: Literal["priority", "default", "flex"] = Field(description="The tier that it was run in.")
+    service_tier: UsedTier = Field(description="The tier that it was run in.")
     metadata: dict[str, str] = Field(description="As sent.")
     previous_response_id: str | None = Field(description="As sent.")
     background: bool = Field(description="As sent.")

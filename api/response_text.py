@@ -4,44 +4,30 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from api.constraint_fields import Schema, StructuredOutputFields
-from api.fields import MetadataKey, MetadataValue, RequestObject, Text
-
-ANY_OBJECT: dict[str, Any] = {"type": "object"}
-
-
-class PlainFormat(RequestObject):
-    """Any text."""
-
-    type: Literal["text"] = Field(description="Any text.")
+from api.constraint_fields import StructuredOutputFields
+from api.fields import ALLOWED, NAMED, ONE, MetadataValue, RequestObject
+from api.format_fields import ANY_OBJECT, JsonObjectFormat, JsonSchema, TextFormat
 
 
-class JsonObjectFormat(RequestObject):
-    """Any JSON object."""
-
-    type: Literal["json_object"] = Field(description="Any JSON object.")
-
-
-class JsonSchemaFormat(RequestObject):
+class FlatSchemaFormat(JsonSchema):
     """JSON that a schema allows."""
 
-    type: Literal["json_schema"] = Field(description="JSON that `schema` allows.")
-    name: MetadataKey = Field(description="What it is called.")
-    description: Text | None = Field(None, description="Understood, and ignored.")
-    json_schema: Schema = Field(alias="schema", description="The JSON Schema.")
-    strict: bool | None = Field(None, description="Understood; the schema is always kept to the letter.")
+    type: Literal["json_schema"] = Field(description="Always `json_schema`.")
 
 
-def _format_of(value: Any) -> str | None:
+def _format_branch(value: Any) -> str | None:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return kind if kind in ("text", "json_object", "json_schema") else None
+    marks = {"text": ONE, "json_object": NAMED, "json_schema": ALLOWED}
+    return marks.get(kind) if isinstance(kind, str) else None
 
 
 Format = Annotated[
-    Annotated[PlainFormat, Tag("text")]
-    | Annotated[JsonObjectFormat, Tag("json_object")]
-    | Annotated[JsonSchemaFormat, Tag("json_schema")],
-    Discriminator(_format_of, "wrong_type", "must have a type 'text', 'json_object' or 'json_schema'"),
+    Annotated[TextFormat, Tag(ONE)]
+    | Annotated[JsonObjectFormat, Tag(NAMED)]
+    | Annotated[FlatSchemaFormat, Tag(ALLOWED)],
+    Discriminator(
+        _format_branch, "wrong_type", "must be an object whose 'type' is 'text', 'json_object' or 'json_schema'"
+    ),
 ]
 
 
@@ -56,8 +42,8 @@ class TextOptions(RequestObject):
         """The same as a job has it."""
         if isinstance(self.format, JsonObjectFormat):
             return StructuredOutputFields(json_schema=ANY_OBJECT)
-        if isinstance(self.format, JsonSchemaFormat):
-            return StructuredOutputFields(json_schema=self.format.json_schema)
+        if isinstance(self.format, FlatSchemaFormat):
+            return StructuredOutputFields(json_schema=self.format.schema_ or ANY_OBJECT)
         return None
 
     def answered(self) -> dict[str, Any]:

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from api.output import choices_of
-from api.response_logprobs import ResponseLogprobs
+from api.chat_choice import Reading
+from api.openai_fields import USED_TIERS
 from api.response_messages import PREFIX
-from api.response_output import output_items
+from api.response_reading import output_items
 from db.ids import public_id
 from db.job_queries import JobRow
 from db.models import Job, Status
 
-TIER_USED = ("priority", "default", "flex")  # by level
 AS_SENT = (
     *("background", "instructions", "max_output_tokens", "parallel_tool_calls", "previous_response_id"),
     *("store", "text", "tool_choice", "tools", "top_logprobs", "truncation", "user"),
@@ -23,7 +22,7 @@ STATUS: dict[str, str] = {
 }  # others: failed
 
 
-def response_of(row: JobRow, *, status: str | None = None, logprobs: ResponseLogprobs | None = None) -> dict[str, Any]:
+def response_of(row: JobRow, reading: Reading, *, status: str | None = None) -> dict[str, Any]:
     """The response as it stands, or as it was while it had another `status`."""
     assert row.input.request is not None, "a response has what was sent"
     job, sent = row.job, row.input.request
@@ -36,11 +35,11 @@ def response_of(row: JobRow, *, status: str | None = None, logprobs: ResponseLog
         "completed_at": job.ended_at.timestamp() if job.ended_at is not None and status == "completed" else None,
         "status": status,
         "model": job.model,
-        "output": output_items(row, logprobs) if is_ended else [],
+        "output": output_items(row, reading) if is_ended else [],
         "error": _error(job) if status == "failed" else None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "usage": _usage(job) if is_ended else None,
-        "service_tier": TIER_USED[job.tier],
+        "service_tier": USED_TIERS[job.tier],
         "metadata": row.input.metadata_,
         "temperature": row.input.sampling["temperature"],
         "top_p": row.input.sampling["top_p"],
@@ -50,11 +49,9 @@ def response_of(row: JobRow, *, status: str | None = None, logprobs: ResponseLog
 
 def status_of(row: JobRow) -> str:
     """OpenAI's word for it."""
-    status = STATUS.get(row.job.status, "failed")
-    if status == "completed" and row.output is not None:
-        is_cut_short = any(choice.finish_reason == "length" for choice in choices_of(row.job, row.output))
-        return "incomplete" if is_cut_short else status
-    return status
+    if row.job.status == Status.SUCCEEDED and row.job.finish_reason == "length":
+        return "incomplete"
+    return STATUS.get(row.job.status, "failed")
 
 
 def _error(job: Job) -> dict[str, Any]:

@@ -8,20 +8,21 @@ from fastapi.responses import JSONResponse
 
 from api.auth import Caller, CallerDep
 from api.cancel import cancel
+from api.chat_choice import Reading
 from api.errors import invalid, not_found
 from api.examples import RESPONSE_EXAMPLES
 from api.follow import Ended, Started, Tokens, follow
 from api.leaving import CLIENT_GONE, wait_unless_left
 from api.response_events import Event, ResponseEvents
-from api.response_logprobs import ResponseLogprobs
 from api.response_messages import KIND, conversation_of, find_response
+from api.response_reading import reading_of, spelling_of
 from api.response_schemas import DEFAULT_MAX_TOKENS, DeletedResponse, ResponseCreate, ResponseObject
 from api.response_view import response_of
 from api.schemas import error_replies
 from api.services import Services, ServicesDep
 from api.sse import EventResponse
 from api.submission import Submission
-from api.submit import find_card, submit
+from api.submit import submit
 from db import jobs
 from db.job_queries import JobRow
 from db.models import ENDED
@@ -60,7 +61,7 @@ async def create_response(
     """
     row = await submit(services, caller, await _submission(services, caller, body, idempotency_key))
     if body.background and not body.stream:
-        return JSONResponse(response_of(row))
+        return JSONResponse(response_of(row, await reading_of(services, row)))
     waiting = _Waiting(services, caller, row, body, is_kept=body.background or idempotency_key is not None)
     if body.stream:
         return EventResponse(waiting.frames(), on_over=waiting.abandon)
@@ -90,12 +91,12 @@ async def get_response(
 ) -> Response:
     """The response as it stands, or with `stream` what happened to it after any number, and what happens."""
     row = await find_response(services, caller.tenant, response_id)
-    logprobs = await _logprobs(services, row)
+    reading = await reading_of(services, row)
     if stream:
-        return EventResponse(_frames(services, row, logprobs, -1 if starting_after is None else starting_after))
+        return EventResponse(_frames(services, row, reading, -1 if starting_after is None else starting_after))
     if starting_after is not None:
         raise invalid("'starting_after' is for 'stream=true'.", param="starting_after")
-    return JSONResponse(response_of(row, logprobs=logprobs))
+    return JSONResponse(response_of(row, reading))
 
 
 @router.post(
@@ -111,7 +112,8 @@ async def cancel_response(services: ServicesDep, caller: CallerDep, response_id:
     assert row.input.request is not None
     if not row.input.request["background"]:
         raise invalid("Responses can only be cancelled if they were created with background=true.", param="background")
-    return JSONResponse(response_of(await cancel(services, caller.tenant, row.job.id)))
+    row = await cancel(services, caller.tenant, row.job.id)
+    return JSONResponse(response_of(row, await reading_of(services, row)))
 
 
 @router.delete(
@@ -149,14 +151,14 @@ class _Waiting:
             self.abandon()
         if ended is None:
             return Response(status_code=CLIENT_GONE)
-        logprobs = await _logprobs(self.services, ended)
+        reading = await reading_of(self.services, ended)
         self._forget(ended)
-        return JSONResponse(response_of(ended, logprobs=logprobs))
+        return JSONResponse(response_of(ended, reading))
 
     async def frames(self) -> AsyncGenerator[bytes]:
         """Its events."""
-        logprobs = await _logprobs(self.services, self.row)
-        async for frames in _frames(self.services, self.row, logprobs, -1, on_end=self._end):
+        reading = await reading_of(self.services, self.row)
+        async for frames in _frames(self.services, self.row, reading, -1, on_end=self._end):
             yield frames
 
     def abandon(self) -> None:
@@ -178,13 +180,13 @@ class _Waiting:
 async def _frames(
     services: Services,
     row: JobRow,
-    logprobs: ResponseLogprobs | None,
+    reading: Reading,
     after: int,
     *,
     on_end: Callable[[JobRow], None] | None = None,
 ) -> AsyncGenerator[bytes]:
     """The events numbered above `after`. Those that are there already leave in few pieces."""
-    events = ResponseEvents(row, logprobs)
+    events = ResponseEvents(row, reading)
 
     def told(new: Iterable[Event]) -> bytes:
         return b"".join(event.frame() for event in new if event.number > after)
@@ -215,16 +217,10 @@ async def _submission(
         stream=True,
         idempotency_key=idempotency_key,
         finish_by=body.last_moment(),
-        request=body.as_answered() | {"input": conversation.items},
+        tools=body.tool_use,
+        template_variables=body.chat_template_kwargs,
+        request=body.as_answered() | {"input": conversation.items, "calls": await spelling_of(services, body)},
     )
-
-
-async def _logprobs(services: Services, row: JobRow) -> ResponseLogprobs | None:
-    """What spells the log probabilities; None where they were not asked for."""
-    if row.input.sampling["logprobs"] is None:
-        return None
-    card = await find_card(services, row.job.model)
-    return ResponseLogprobs(await services.texts.tokenizer(card))
 
 
 async def _delete(services: Services, caller: Caller, row: JobRow) -> bool:
