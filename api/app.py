@@ -21,6 +21,8 @@ from api import (
     replays,
     response_inputs,
     responses,
+    webhook_endpoints,
+    webhook_events,
 )
 from api.auth import AuthMiddleware
 from api.body_limit import BodyLimitMiddleware
@@ -42,6 +44,8 @@ ROUTERS = (
     completions,
     queues,
     models,
+    webhook_endpoints,
+    webhook_events,
     deliveries,
     health,
 )

@@ -47,7 +47,7 @@ TAGS = [
     {"name": "Jobs", "description": "Submit, look, wait, stream, cancel, replay. `high` before `normal` before `low`."},
     {"name": "OpenAI", "description": "The same jobs for OpenAI clients."},
     {"name": "Queues and models", "description": "What is served, and how much waits."},
-    {"name": "Webhooks", "description": "What became of the events that were sent to you."},
+    {"name": "Webhooks", "description": "Where your events go, what became of them, and sending them again."},
     {"name": "Health", "description": "For schedulers and dashboards; no key needed."},
 ]
 UI_PARAMETERS = {

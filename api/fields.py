@@ -127,6 +127,7 @@ Metadata = Annotated[
     dict[MetadataKey, MetadataValue], BeforeValidator(_few_pairs), Field(max_length=MAX_METADATA_PAIRS)
 ]
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_storable)]
+EndpointName = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_storable)]
 WebhookUrl = Annotated[str, StringConstraints(max_length=2048), AfterValidator(_storable), AfterValidator(_http_url)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_rfc_3339)]
 

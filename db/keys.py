@@ -3,7 +3,6 @@
 import hashlib
 import os
 import secrets
-from base64 import b64encode
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,11 +19,11 @@ from db.key_limits import KeyLimits, limits_of
 from db.models import ApiKey, WebhookEndpoint
 from db.scopes import Scope
 from db.settings import Settings
+from db.webhook_secret import new_secret
 
 FIRST_TENANT = "default"
 FIRST_NAME = "first"
 PREFIX = "hr_"
-SECRET_BYTES = 24
 MIN_KEY_CHARS = 16  # of a key that its owner chose
 MAX_HINT_CHARS = 4
 NO_LIMITS = KeyLimits()  # of its own: those of the settings hold
@@ -123,7 +122,7 @@ def default_secret(session: Session, tenant: str, secret: str | None = None) -> 
         "tenant": tenant,
         "name": "job webhooks",
         "url": None,
-        "secret": secret or "whsec_" + b64encode(secrets.token_bytes(SECRET_BYTES)).decode(),
+        "secret": secret or new_secret(),
         "event_types": [],  # all
     }
     session.execute(

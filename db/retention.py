@@ -57,7 +57,7 @@ EVENTS = """
     DELETE FROM webhook_events WHERE id IN (
         SELECT id FROM webhook_events e
         WHERE id < :first_kept
-          AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.job_id = e.job_id AND d.event_id = e.id)
+          AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.event_id = e.id)
         ORDER BY id LIMIT :limit
     )
 """

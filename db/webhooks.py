@@ -1,13 +1,12 @@
 """The webhook outbox: what is due, leased to one sender at a time, and how each attempt went."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from sqlalchemy import case, func, insert, select, text, update
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import case, func, insert, text, update
 from sqlalchemy.orm import Session
 
 from db.ids import new_id
@@ -16,6 +15,7 @@ from db.models import WebhookAttempt, WebhookDelivery
 PENDING = text("'pending'")
 Lane = tuple[str, str]  # tenant and host: what can be slow as one. A tenant slows down no other, whatever it sends to
 NUM_OLDEST = 1000  # due deliveries looked at in order; while there are more, the lanes are looked up one by one
+DELETED = "the endpoint was deleted"
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,16 @@ class Due:
     delivery_id: UUID
     event_id: UUID
     endpoint_id: UUID
-    job_id: UUID
+    job_id: UUID | None
     tenant: str
     host: str
     url: str
-    secret: str
+    secrets: list[str]  # that sign it, the newest first
     body: bytes
-    num_attempts: int  # made so far
+    is_test: bool
+    num_attempts: int  # made so far, since the last replay
+    withheld: str | None  # why it must not be sent
+    is_failing: bool  # its endpoint, since some time
 
     @property
     def lane(self) -> Lane:
@@ -50,21 +53,14 @@ class Attempt:
     response_excerpt: str | None
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """An event's way to one endpoint, as its owner may see it."""
-
-    row: WebhookDelivery
-    attempts: list[WebhookAttempt]
-
-
 # The oldest due of each lane, up to its room, then the oldest of each tenant, up to its own. The lanes are those of the
 # oldest due; while a backlog hides others, all lanes come from hops along their index, each over the rows of one lane.
 # Rows are compared as wholes because that index alone serves it: for single columns the planner may walk the backlog.
-LEASE_DUE = text("""
+LEASE_DUE = text(f"""
     WITH RECURSIVE busy AS (
-        SELECT * FROM unnest(CAST(:tenants AS text[]), CAST(:hosts AS text[]), CAST(:counts AS int[]))
-            AS busy(tenant, host, num_sending)
+        SELECT * FROM unnest(
+            CAST(:tenants AS text[]), CAST(:hosts AS text[]), CAST(:counts AS int[]), CAST(:limits AS int[])
+        ) AS busy(tenant, host, num_sending, lane_limit)
     ), tenants AS (
         SELECT tenant, sum(num_sending) AS num_sending FROM busy GROUP BY tenant
     ), oldest AS MATERIALIZED (
@@ -92,22 +88,33 @@ LEASE_DUE = text("""
             WHERE status = 'pending'
               AND (tenant, host, due_at) >= (lanes.tenant, lanes.host, '-infinity')
               AND (tenant, host, due_at) <= (lanes.tenant, lanes.host, statement_timestamp())
-            ORDER BY tenant, host, due_at LIMIT greatest(:lane_limit - coalesce(busy.num_sending, 0), 0)
+            ORDER BY tenant, host, due_at
+            LIMIT greatest(coalesce(busy.lane_limit, :lane_limit) - coalesce(busy.num_sending, 0), 0)
         ) d
         WHERE coalesce(tenants.num_sending, 0) < :tenant_limit
     ), chosen AS (
-        SELECT d.id FROM webhook_deliveries d
+        SELECT d.id, d.event_id, d.endpoint_id FROM webhook_deliveries d
         WHERE d.id IN (SELECT id FROM due WHERE place <= :tenant_limit ORDER BY due_at LIMIT :limit)
           AND d.status = 'pending' AND d.due_at <= statement_timestamp()
         FOR UPDATE SKIP LOCKED
     )
-    UPDATE webhook_deliveries SET due_at = clock_timestamp() + :lease_seconds * interval '1 second'
-    FROM chosen, webhook_events, webhook_endpoints
-    WHERE webhook_deliveries.id = chosen.id
-      AND webhook_events.id = webhook_deliveries.event_id
-      AND webhook_endpoints.id = webhook_deliveries.endpoint_id
-    RETURNING webhook_deliveries.id AS delivery_id, event_id, endpoint_id, webhook_deliveries.job_id,
-        webhook_deliveries.tenant, webhook_deliveries.host, webhook_deliveries.url, secret, body, num_attempts
+    UPDATE webhook_deliveries AS d SET
+        due_at = clock_timestamp() + :lease_seconds * interval '1 second',
+        sending_until = clock_timestamp() + :lease_seconds * interval '1 second'
+    FROM chosen
+    JOIN webhook_events AS event ON event.id = chosen.event_id
+    LEFT JOIN webhook_endpoints AS endpoint ON endpoint.id = chosen.endpoint_id
+    WHERE d.id = chosen.id
+    RETURNING d.id AS delivery_id, d.event_id, d.endpoint_id, d.job_id, d.tenant, d.host,
+        coalesce(endpoint.url, d.url) AS url, body, is_test, num_attempts - num_before_replay AS num_attempts,
+        array_remove(secret || ARRAY(
+            SELECT old->>'secret' FROM jsonb_array_elements(old_secrets) AS old
+            WHERE CAST(old->>'until' AS timestamptz) > clock_timestamp()
+        ), NULL) AS secrets,
+        CASE WHEN endpoint.id IS NULL THEN '{DELETED}'
+             WHEN disabled_at IS NOT NULL AND NOT is_test THEN 'the endpoint is disabled: ' || disabled_reason
+        END AS withheld,
+        failing_since IS NOT NULL AS is_failing
 """)
 
 
@@ -119,22 +126,24 @@ def lease_due(
     lane_limit: int = 1_000_000,
     tenant_limit: int = 1_000_000,
     busy: Mapping[Lane, int] | None = None,
+    strained: Collection[Lane] = (),
 ) -> list[Due]:
     """Take at most `limit` due deliveries, in no order; nobody else gets them before `lease_seconds` are over.
 
     `busy` says how many the caller has under way in each lane: together with those, no lane gets more than
-    `lane_limit`, and no tenant more than `tenant_limit`.
+    `lane_limit`, a `strained` one no more than one, and no tenant more than `tenant_limit`.
     """
-    lanes = list((busy or {}).items())
+    counts = dict.fromkeys(strained, 0) | dict(busy or {})
     parameters = {
         "limit": limit,
         "lease_seconds": lease_seconds,
         "lane_limit": lane_limit,
         "tenant_limit": tenant_limit,
         "num_oldest": NUM_OLDEST,
-        "tenants": [tenant for (tenant, _), _ in lanes],
-        "hosts": [host for (_, host), _ in lanes],
-        "counts": [count for _, count in lanes],
+        "tenants": [tenant for tenant, _ in counts],
+        "hosts": [host for _, host in counts],
+        "counts": list(counts.values()),
+        "limits": [1 if lane in strained else lane_limit for lane in counts],
     }
     return [Due(**row) for row in session.execute(LEASE_DUE, parameters).mappings()]
 
@@ -159,6 +168,7 @@ def record_attempt(
             num_attempts=WebhookDelivery.num_attempts + 1,
             status=case((is_pending, "pending" if is_retry else outcome), else_=WebhookDelivery.status),
             due_at=case((is_pending, due_at), else_=None) if is_retry else None,
+            sending_until=None,
         )
         .returning(WebhookDelivery.num_attempts)
         .execution_options(synchronize_session=False)
@@ -177,22 +187,3 @@ def record_attempt(
             response_excerpt=attempt.response_excerpt,
         )
     )
-
-
-async def deliveries_of(session: AsyncSession, job_id: UUID) -> list[Delivery]:
-    """The deliveries of a job's events, oldest first, each with its attempts in order."""
-    statement = (
-        select(WebhookDelivery)
-        .where(WebhookDelivery.job_id == job_id)
-        .order_by(WebhookDelivery.created_at, WebhookDelivery.id)
-    )
-    deliveries = (await session.scalars(statement)).all()
-    attempts = await session.scalars(
-        select(WebhookAttempt)
-        .where(WebhookAttempt.delivery_id.in_([delivery.id for delivery in deliveries]))
-        .order_by(WebhookAttempt.delivery_id, WebhookAttempt.number)
-    )
-    of_delivery: dict[UUID, list[WebhookAttempt]] = {delivery.id: [] for delivery in deliveries}
-    for attempt in attempts:
-        of_delivery[attempt.delivery_id].append(attempt)
-    return [Delivery(delivery, of_delivery[delivery.id]) for delivery in deliveries]

@@ -19,10 +19,12 @@ from standardwebhooks import Webhook
 from db.addresses import Address
 from db.webhook_url import UrlRefused, parse_url, port_of
 from workers.addresses import AddressRefused, NameUnknown, public_addresses
+from workers.redaction import redacted
 
 CONNECT_SECONDS = 5.0  # per address, so that a dead first address leaves time for the second
 MAX_BODY_BYTES = 16 * 1024  # read of an answer; the rest is not wanted
 MAX_EXCERPT_CHARS = 500
+MAX_ERROR_CHARS = 1000
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,18 @@ class Answer:
 
 
 def post(
-    url: str, body: bytes, *, event_id: str, secret: str, timeout_seconds: float, allow_private: bool = False
+    url: str,
+    body: bytes,
+    *,
+    event_id: str,
+    secrets: Sequence[str],
+    timeout_seconds: float,
+    allow_private: bool = False,
 ) -> Reply:
     """Send one event and report; an attempt that goes wrong is a result, not an exception.
 
     `timeout_seconds` bounds resolving the name, connecting, sending and the answer together, however slowly each of
-    them drips. Each call signs the same id and bytes with a fresh timestamp.
+    them drips. Each call signs the same id and bytes with a fresh timestamp, once with each of the secrets.
     """
     started_at, started = datetime.now(UTC), time.monotonic()
     answer: Answer | None = None
@@ -64,7 +72,7 @@ def post(
         addresses = public_addresses(
             host, port_of(target), allow_private=allow_private, timeout_seconds=timeout_seconds
         )
-        headers = signed_headers(body, event_id=event_id, secret=secret, now=started_at)
+        headers = signed_headers(body, event_id=event_id, secrets=secrets, now=started_at)
         seconds_left = started + timeout_seconds - time.monotonic()
         answer = asyncio.run(_exchange(target, addresses, headers, body, seconds_left))
         error = explain(answer)
@@ -78,8 +86,8 @@ def post(
         started_at=started_at,
         duration_ms=round((time.monotonic() - started) * 1000),
         status_code=answer.status_code if answer else None,
-        error=None if error is None else storable(error),
-        excerpt=excerpt_of(answer.body) if answer else None,
+        error=None if error is None else storable(redacted(error, secrets=secrets)[:MAX_ERROR_CHARS]),
+        excerpt=excerpt_of(answer.body, secrets=secrets) if answer else None,
         retry_after_seconds=retry_after(answer.headers, now=started_at) if answer else None,
         is_refused=is_refused,
     )
@@ -87,25 +95,37 @@ def post(
 
 def broken_off(started_at: datetime, error: Exception) -> Reply:
     """How an attempt went that ended in an error of ours. Its owner reads of what kind; the log has the rest."""
+    return _without_answer(started_at, f"broke off: {type(error).__name__}", is_refused=False)
+
+
+def not_sent(started_at: datetime, reason: str) -> Reply:
+    """The end of a delivery whose endpoint is to get nothing."""
+    return _without_answer(started_at, f"not sent: {reason}", is_refused=True)
+
+
+def _without_answer(started_at: datetime, error: str, *, is_refused: bool) -> Reply:
     return Reply(
         started_at=started_at,
         duration_ms=round((datetime.now(UTC) - started_at).total_seconds() * 1000),
         status_code=None,
-        error=f"broke off: {type(error).__name__}",
+        error=error,
         excerpt=None,
         retry_after_seconds=None,
+        is_refused=is_refused,
     )
 
 
-def signed_headers(body: bytes, *, event_id: str, secret: str, now: datetime) -> dict[str, str]:
-    """The headers of an attempt made at `now` (UTC): id, timestamp and signature over `id.timestamp.body`."""
+def signed_headers(body: bytes, *, event_id: str, secrets: Sequence[str], now: datetime) -> dict[str, str]:
+    """The headers of an attempt made at `now` (UTC): id, timestamp, and a signature over `id.timestamp.body` for each
+    secret, so that a receiver that knows any of them can tell.
+    """
     return {
         "content-type": "application/json",
         "user-agent": f"Headrace/{version('headrace')}",
         "accept-encoding": "identity",  # an excerpt is kept; nothing here unpacks a bomb
         "webhook-id": event_id,
         "webhook-timestamp": str(int(now.timestamp())),
-        "webhook-signature": Webhook(secret).sign(event_id, now, body.decode()),
+        "webhook-signature": " ".join(Webhook(secret).sign(event_id, now, body.decode()) for secret in secrets),
     }
 
 
@@ -114,7 +134,7 @@ def explain(answer: Answer) -> str | None:
     if 200 <= answer.status_code < 300:
         return None
     if 300 <= answer.status_code < 400:
-        location = answer.headers.get("location", "")[:MAX_EXCERPT_CHARS] or "nowhere"
+        location = redacted(answer.headers.get("location", ""))[:MAX_EXCERPT_CHARS] or "nowhere"
         return f"answered {answer.status_code}, a redirect to {location}; redirects are not followed, use the final URL"
     return f"answered {answer.status_code}"
 
@@ -133,9 +153,9 @@ def retry_after(headers: httpx.Headers, *, now: datetime) -> float | None:
     return max(0.0, (date - now).total_seconds())
 
 
-def excerpt_of(body: bytes) -> str:
-    """The beginning of a body, as text."""
-    return storable(body.decode(errors="replace")[:MAX_EXCERPT_CHARS])
+def excerpt_of(body: bytes, *, secrets: Sequence[str] = ()) -> str:
+    """The beginning of a body, as text, without the secrets in it."""
+    return storable(redacted(body.decode(errors="replace"), secrets=secrets)[:MAX_EXCERPT_CHARS])
 
 
 def storable(text: str) -> str:

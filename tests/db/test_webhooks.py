@@ -9,8 +9,8 @@ from sqlalchemy import Engine, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from db import jobs, webhooks
-from db.models import WebhookDelivery
+from db import jobs, webhook_log, webhooks
+from db.models import WebhookDelivery, WebhookEvent
 from db.webhooks import Attempt, Due
 from tests.db.rows import add_endpoint, add_job, end_of, in_seconds, now
 
@@ -37,7 +37,7 @@ def test_due_delivery_is_leased_once_with_all_that_sending_needs(session: Sessio
     add_endpoint(session)
     add_due(session, url="https://a.test/hook?x=1")
     [due] = lease(session)
-    assert (due.url, due.secret, due.num_attempts) == ("https://a.test/hook?x=1", "whsec_c2VjcmV0", 0)
+    assert (due.url, due.secrets, due.num_attempts) == ("https://a.test/hook?x=1", ["whsec_c2VjcmV0"], 0)
     assert json.loads(due.body)["id"] == f"evt_{due.event_id.hex}"
     assert due.lane == ("t", "a.test")
     assert lease(session) == []
@@ -111,14 +111,15 @@ def test_backlog_is_not_read_to_lease_a_few(session: Session) -> None:
     session.execute(
         text("""
             INSERT INTO webhook_deliveries (id, event_id, endpoint_id, job_id, url, tenant, host, due_at)
-            SELECT gen_random_uuid(), event_id, endpoint_id, job_id, url, tenant, host, due_at - interval '1 hour'
+            SELECT gen_random_uuid(), gen_random_uuid(), endpoint_id, job_id, url, tenant, host,
+                due_at - interval '1 hour'
             FROM webhook_deliveries CROSS JOIN generate_series(1, 20000) WHERE host = 'dead.test'
         """)
     )
     session.execute(text("ANALYZE webhook_deliveries"))
     explain = text(f"EXPLAIN (ANALYZE, FORMAT JSON) {webhooks.LEASE_DUE.text}")
     parameters = {"limit": 10, "lease_seconds": 60.0, "lane_limit": 4, "tenant_limit": 16, "num_oldest": 1000}
-    busy = {"tenants": ["t"], "hosts": ["dead.test"], "counts": [4]}
+    busy = {"tenants": ["t"], "hosts": ["dead.test"], "counts": [4], "limits": [4]}
     [plan] = session.execute(explain, parameters | busy).scalar_one()
     assert num_rows_read(plan["Plan"]) < 10_000
 
@@ -152,7 +153,7 @@ async def test_attempts_are_numbered_and_the_delivery_ends_with_the_one_that_suc
 
     async with AsyncSession(async_engine) as session:
         job_id = await session.run_sync(attempt_three_times)
-        [delivery] = await webhooks.deliveries_of(session, job_id)
+        [delivery] = await webhook_log.of_job(session, job_id)
         await session.refresh(delivery.row)
     assert (delivery.row.status, delivery.row.num_attempts, delivery.row.due_at) == ("delivered", 3, None)
     assert [(each.number, each.status_code) for each in delivery.attempts] == [(1, None), (2, 200), (3, 500)]
@@ -178,3 +179,26 @@ def test_failed_delivery_is_never_due_again(session: Session) -> None:
     webhooks.record_attempt(session, due.delivery_id, attempt(410, "410"), outcome="failed")
     session.execute(update(WebhookDelivery).values(due_at=text("clock_timestamp()")))
     assert lease(session) == []
+
+
+def test_strained_lane_gets_one_at_a_time(session: Session) -> None:
+    add_endpoint(session)
+    add_due(session, url="https://slow.test/", count=3)
+    add_due(session, url="https://fast.test/", count=3)
+    strained = [("t", "slow.test"), ("t", "unknown.test")]
+    leased = lease(session, lane_limit=3, strained=strained)
+    assert sorted(due.host for due in leased) == ["fast.test"] * 3 + ["slow.test"]
+    assert lease(session, lane_limit=3, strained=strained, busy={("t", "slow.test"): 1, ("t", "fast.test"): 3}) == []
+
+
+def test_delivery_to_a_disabled_endpoint_is_leased_to_be_ended_unless_it_is_a_test(session: Session) -> None:
+    endpoint = add_endpoint(session, url="https://a.test/")
+    add_due(session, url="https://unused.test/")
+    endpoint.disabled_at, endpoint.disabled_reason = now(session), "its owner disabled it"
+    session.flush()
+    [due] = lease(session)
+    assert due.withheld == "the endpoint is disabled: its owner disabled it"
+    session.execute(update(WebhookDelivery).values(due_at=text("clock_timestamp()")))
+    session.execute(update(WebhookEvent).values(is_test=True))
+    [due] = lease(session)
+    assert due.withheld is None

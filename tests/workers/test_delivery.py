@@ -45,14 +45,14 @@ def test_jitter_moves_a_delay_by_a_tenth_at_most() -> None:
 
 
 def test_410_ends_the_delivery() -> None:
-    assert judge(reply(410), number=1) == Verdict("failed")
+    assert judge(reply(410), number=1) == Verdict("failed", is_gone=True)
 
 
 def test_refused_url_ends_the_delivery() -> None:
     assert judge(reply(None, is_refused=True), number=1) == Verdict("failed")
 
 
-@pytest.mark.parametrize("status_code", [429, 503])
+@pytest.mark.parametrize("status_code", [429, 502, 503, 504])
 def test_retry_after_is_honoured_between_the_schedule_and_a_day(status_code: int) -> None:
     assert judge(reply(status_code, retry_after=120), number=1, jitter=0).retry_in_seconds == 120
     assert judge(reply(status_code, retry_after=1), number=2, jitter=0).retry_in_seconds == 300
@@ -61,3 +61,8 @@ def test_retry_after_is_honoured_between_the_schedule_and_a_day(status_code: int
 
 def test_retry_after_of_another_answer_does_not_count() -> None:
     assert judge(reply(500, retry_after=120), number=1, jitter=0).retry_in_seconds == 5
+
+
+def test_test_is_never_repeated() -> None:
+    assert judge(reply(500), number=1, is_test=True) == Verdict("failed")
+    assert judge(reply(204), number=1, is_test=True) == Verdict("delivered")
