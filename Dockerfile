@@ -1,5 +1,5 @@
 # Two images from one file:
-#   docker build --target service -t headrace:service .    API, tasks, beat, Flower, migrate: no torch
+#   docker build --target service -t headrace:service .    API, tasks, batches, beat, Flower, migrate: no torch
 #   docker build --target engine  -t headrace:engine  .    the engine worker, with CUDA from PyPI's torch wheels
 # The commands are those of the console script `headrace`, as outside a container.
 

@@ -12,7 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA_DIR := $(or $(HEADRACE_DATA_DIR),$(shell sed -n 's/^HEADRACE_DATA_DIR=//p' .env 2>/dev/null),.headrace)
-MADE := api-key format models postgres postgres.unfinished run valkey webhook-secret
+MADE := api-key files format models postgres postgres.unfinished run valkey webhook-secret
 
 KERNELS := setup.py $(wildcard kernels/cpu/*.cpp kernels/cpu/*.h)
 # The package compiles its kernels with what it finds. With nothing it runs too, slower, and says so.

@@ -9,11 +9,13 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from api import (
+    batches,
     chat,
     completions,
     deliveries,
     docs,
     events,
+    files,
     health,
     jobs,
     models,
@@ -42,6 +44,8 @@ ROUTERS = (
     responses,
     chat,
     completions,
+    files,
+    batches,
     queues,
     models,
     webhook_endpoints,

@@ -46,6 +46,7 @@ curl -s http://127.0.0.1:8000/v1/jobs -H "Authorization: Bearer $HEADRACE_API_KE
 TAGS = [
     {"name": "Jobs", "description": "Submit, look, wait, stream, cancel, replay. `high` before `normal` before `low`."},
     {"name": "OpenAI", "description": "The same jobs for OpenAI clients."},
+    {"name": "Files and batches", "description": "Many requests in a file, run when there is room."},
     {"name": "Queues and models", "description": "What is served, and how much waits."},
     {"name": "Webhooks", "description": "Where your events go, what became of them, and sending them again."},
     {"name": "Health", "description": "For schedulers and dashboards; no key needed."},

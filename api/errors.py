@@ -48,6 +48,12 @@ def invalid(message: str, *, param: str | None, code: str = "invalid_value") -> 
     return ApiError(400, message, code=code, param=param)
 
 
+def wrong_field(error: Mapping[str, Any]) -> ApiError:
+    """The 400 that one of pydantic's errors stands for; its `loc` begins with what the field is in, such as `body`."""
+    param = _param(error)
+    return invalid(_sentence(error, param), param=param, code=_validation_code(error["type"]))
+
+
 def not_found(what: str, public_id: str) -> ApiError:
     """The 404 for an id that does not exist or belongs to another tenant: the two are not told apart."""
     return ApiError(404, f"No {what} with id '{public_id}'.", code=f"{what}_not_found")
@@ -96,8 +102,7 @@ async def _answer_invalid_request(request: Request, error: Exception) -> JSONRes
     is_json = "json" in request.headers.get("content-type", "application/json")
     if first["type"] in ("model_attributes_type", "dict_type") and first["loc"] == ("body",) and not is_json:
         return error_response(invalid("The body must be JSON: send Content-Type: application/json.", param=None))
-    param = _param(first)
-    return error_response(invalid(_sentence(first, param), param=param, code=_validation_code(first["type"])))
+    return error_response(wrong_field(first))
 
 
 async def _answer_http_exception(_: Request, error: Exception) -> JSONResponse:

@@ -176,3 +176,15 @@ CHAT_EXAMPLES: dict[str, Example] = {
         },
     },
 }
+
+BATCH_EXAMPLES: dict[str, Example] = {
+    "day": {
+        "summary": "Within a day",
+        "value": {
+            "input_file_id": "file-0193e4c2a1b47c3d8e5f60718293a4b5",
+            "endpoint": "/v1/completions",
+            "completion_window": "24h",
+            "metadata": {"book": "42"},
+        },
+    },
+}

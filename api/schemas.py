@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import Path
 from pydantic import BaseModel, Field, model_validator
 
-from api.body_limit import BODY_SECONDS, MAX_BODY_BYTES
+from api.body_limit import BODY_SECONDS, MAX_BODY_BYTES, MAX_FILE_BYTES
 from api.fields import TIER_MEANING, Prompt, Tier, wrong_field
 from api.generation_fields import GenerationFields
 from api.message_fields import Messages, TemplateFields
@@ -212,9 +212,9 @@ ERRORS = {
     401: "The key is missing or unknown.",
     403: "The key may not do this.",
     404: "There is no such thing, or it belongs to someone else.",
-    409: "The job has not ended.",
+    409: "The job has not ended, or the file is in use.",
     408: f"The body did not arrive within {BODY_SECONDS:g} seconds.",
-    413: f"The body is over {MAX_BODY_BYTES:,} bytes.",
+    413: f"The body is over {MAX_BODY_BYTES:,} bytes, or a file over {MAX_FILE_BYTES:,}.",
     422: "The Idempotency-Key was used with another body.",
     429: "The queue is full, or the key is at one of its limits; Retry-After says when to try again.",
     500: "The job did not succeed; the message has its error.",

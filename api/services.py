@@ -22,6 +22,7 @@ from api.rate_limits import RateLimiter
 from api.stream import StreamHub
 from api.texts import Texts
 from db import job_queries, jobs, queue, stream_reads
+from db.file_store import FileStore
 from db.job_queries import Depth, Load
 from db.jobs import Created, NewJob
 from db.keys import KnownKey
@@ -53,6 +54,7 @@ class Services:
     autocommit: async_sessionmaker[AsyncSession]
     redis: Redis
     hub: StreamHub
+    files: FileStore
     metrics: Metrics
     submits: Batcher[NewJob, Created]  # of jobs without an Idempotency-Key
     pushes: Batcher[Ready, None]  # of messages, to their lists
@@ -144,6 +146,7 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
         autocommit=autocommit,
         redis=redis,
         hub=StreamHub(redis, statuses),
+        files=FileStore(settings.resolved_files_url),
         metrics=metrics,
         submits=Batcher(create),
         pushes=Batcher(push),

@@ -99,7 +99,10 @@ async def find_card(services: Services, model: str) -> Worker:
     if card is not None:
         return card
     async with services.autocommit() as session:
-        served = sorted({worker.model for worker in await workers.models(session)})
+        served = {worker.model: worker for worker in await workers.models(session)}
+    if model in served:  # it registered just now
+        services.cards.forget(model)
+        return served[model]
     if not served:
         raise ApiError(
             503,
@@ -107,7 +110,7 @@ async def find_card(services: Services, model: str) -> Worker:
             code="model_loading",
             headers=retry_after(LOADING_RETRY_SECONDS),
         )
-    names = ", ".join(f"'{name}'" for name in served)
+    names = ", ".join(f"'{name}'" for name in sorted(served))
     message = f"The model '{model}' is not served here; served: {names}."
     raise ApiError(404, message, code="model_not_found", param="model")
 
@@ -126,6 +129,12 @@ async def find_earlier(services: Services, caller: Caller, key: str | None, dige
 async def as_it_stands(services: Services, job: Job) -> JobRow:
     """The job with its bodies, now."""
     return await find_job(services, job.tenant, public_id(PREFIX, job.id))
+
+
+async def prepare(services: Services, caller: Caller, submission: Submission) -> NewJob:
+    """The job that was sent, checked against its model and not made; raises the ApiError that says what is wrong."""
+    card = await find_card(services, submission.sent.model)
+    return await _new_job(services, caller, card, submission, b"")
 
 
 async def _new_job(services: Services, caller: Caller, card: Worker, submission: Submission, digest: bytes) -> NewJob:

@@ -51,12 +51,13 @@ BODY = f"CASE WHEN kind = 'response' THEN {THIN_BODY} ELSE {JOB_BODY} END"
 DELIVERY_ID = "(left({event_id}::text, 18) || substr(gen_random_uuid()::text, 19))::uuid"
 # Parts of a WITH that has `ended`, rows of `jobs` as they ended: one event for each, and a delivery of it for each
 # endpoint that wants it. One with a URL gets the tenant's events of its types; the one without signs a job's own
-# `webhook_url`. There is a new id for each row, as not every PostgreSQL makes ids that are in order.
+# `webhook_url`. A line of a batch tells nobody, unless it names a `webhook_url` itself. There is a new id for each
+# row, as not every PostgreSQL makes ids that are in order.
 EVENTS = f"""
     numbered AS (
         SELECT ended.*, {TYPE_OF_JOB} AS event_type, webhook_url, webhook_host, metadata, row_number() OVER () AS number
         FROM ended JOIN job_inputs ON job_id = id
-        WHERE job_id = ANY(CAST(:job_id AS uuid[]))
+        WHERE job_id = ANY(CAST(:job_id AS uuid[])) AND (batch_id IS NULL OR webhook_url IS NOT NULL)
     ), told AS (
         SELECT * FROM numbered JOIN unnest(CAST(:event_ids AS uuid[])) WITH ORDINALITY AS new(event_id, number)
         USING (number)

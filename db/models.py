@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
 from db.base import NOW, NULLABLE_JSONB, Base
+from db.batch_models import Batch, BatchLine, File
 from db.webhook_models import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookEvent
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ApiKey",
     "Base",
     "Batch",
+    "BatchLine",
     "File",
     "IdempotencyKey",
     "Job",
@@ -82,6 +84,7 @@ class Job(Base):
     crash_log: Mapped[list[dict[str, Any]] | None] = mapped_column(NULLABLE_JSONB)
     cancel_requested_at: Mapped[datetime | None]
     replay_of: Mapped[UUID | None]  # the ended job that this one repeats
+    batch_id: Mapped[UUID | None]  # the batch that it is a line of
 
     num_output_tokens: Mapped[int | None]  # of all choices
     num_cached_tokens: Mapped[int | None]
@@ -229,47 +232,3 @@ class IdempotencyKey(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
     __table_args__ = (Index("idempotency_keys_job", "job_id"), Index("idempotency_keys_created", "created_at"))
-
-
-class File(Base):
-    """An uploaded or produced file; the bytes are at `url`."""
-
-    __tablename__ = "files"
-
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    tenant: Mapped[str]
-    filename: Mapped[str]
-    purpose: Mapped[str]
-    url: Mapped[str]
-    num_bytes: Mapped[int] = mapped_column(BigInteger)
-    status: Mapped[str]
-    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    expires_at: Mapped[datetime | None]
-
-    __table_args__ = (Index("files_tenant", "tenant", "id"),)
-
-
-class Batch(Base):
-    """A file of requests, run line by line as jobs."""
-
-    __tablename__ = "batches"
-
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    tenant: Mapped[str]
-    key_id: Mapped[UUID]
-    endpoint: Mapped[str]
-    input_file_id: Mapped[UUID]
-    output_file_id: Mapped[UUID | None]
-    error_file_id: Mapped[UUID | None]
-    completion_window: Mapped[str]
-    status: Mapped[str]
-    num_total: Mapped[int] = mapped_column(server_default="0")
-    num_completed: Mapped[int] = mapped_column(server_default="0")
-    num_failed: Mapped[int] = mapped_column(server_default="0")
-    errors: Mapped[list[dict[str, Any]] | None] = mapped_column(NULLABLE_JSONB)
-    metadata_: Mapped[dict[str, Any]] = mapped_column("metadata")
-    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    expires_at: Mapped[datetime]
-    ended_at: Mapped[datetime | None]
-
-    __table_args__ = (Index("batches_tenant", "tenant", "id"),)

@@ -82,7 +82,30 @@ WORKERS = """
         LIMIT :limit
     )
 """
-ROWS = {"jobs": JOBS, "deliveries": DELIVERIES, "events": EVENTS, "idempotency keys": KEYS, "workers": WORKERS}
+# The files have what they say. Who reads a file since before its batch ended is given the time to come to its end.
+BATCH_LINES = """
+    DELETE FROM batch_lines WHERE (batch_id, line) IN (
+        SELECT batch_id, line FROM batches JOIN batch_lines ON batch_id = batches.id
+        WHERE ended_at < clock_timestamp() - interval '1 hour'
+        LIMIT :limit
+    )
+"""
+BATCHES = """
+    DELETE FROM batches WHERE id IN (
+        SELECT id FROM batches
+        WHERE ended_at < :expiry AND NOT EXISTS (SELECT 1 FROM batch_lines WHERE batch_id = batches.id)
+        LIMIT :limit
+    )
+"""
+ROWS = {
+    "jobs": JOBS,
+    "deliveries": DELIVERIES,
+    "events": EVENTS,
+    "idempotency keys": KEYS,
+    "batch lines": BATCH_LINES,
+    "batches": BATCHES,
+    "workers": WORKERS,
+}
 
 
 def remove_expired(engine: Engine, retention_days: int) -> Removed:

@@ -93,6 +93,10 @@ class Settings(BaseSettings):
         None, ge=1, le=2**31 - 1, description="Queued and running jobs of one key; beyond it, 429. Unset: any number."
     )
     retention_days: int = Field(30, ge=1, description="Ended jobs are kept this long.")
+    files_url: str | None = Field(
+        None, description="Where files are kept: a directory, or a URL that fsspec knows; unset: the data directory."
+    )
+    batch_window: int = Field(256, ge=1, description="Lines of one batch that may be in the queue or run at once.")
 
     webhook_allow_private: bool = Field(False, description="Deliver webhooks to private addresses too.")
     webhook_timeout_seconds: float = Field(20, gt=0, description="Longest one delivery attempt may take.")
@@ -130,6 +134,13 @@ class Settings(BaseSettings):
     def resolved_redis_url(self) -> str:
         """redis-py URL (`redis://`, `rediss://` or `unix://`)."""
         return self.redis_url or f"unix://{self.socket_dir}/valkey.sock"
+
+    @property
+    def resolved_files_url(self) -> str:
+        """Where files are kept: a URL, or a directory from the root on."""
+        if self.files_url is not None and "://" in self.files_url:
+            return self.files_url
+        return str(Path(self.files_url or self.data_dir / "files").resolve())
 
     @property
     def broker_url(self) -> str:

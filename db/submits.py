@@ -46,6 +46,7 @@ class NewJob:
     finish_by: datetime | None = None
     run_for: float | None = None  # seconds
     replay_of: UUID | None = None  # the ended job that this one repeats
+    batch_id: UUID | None = None  # the batch that it is a line of
     idempotency_key: str | None = None
     body_digest: bytes = b""
 
@@ -68,7 +69,7 @@ SUBMIT = text("""
             FROM jsonb_to_recordset(:jobs) AS given(
                 number int, id uuid, tenant text, key_id uuid, kind text, model text, tier smallint, stream boolean,
                 seed bigint, num_prompt_tokens int, max_tokens int, num_blocks int, start_by timestamptz,
-                finish_by timestamptz, run_for float8, replay_of uuid, prompt text, messages jsonb,
+                finish_by timestamptz, run_for float8, replay_of uuid, batch_id uuid, prompt text, messages jsonb,
                 prompt_token_ids int[], sampling jsonb, webhook_url text,
                 webhook_host text, metadata jsonb, request jsonb
             )
@@ -89,11 +90,11 @@ SUBMIT = text("""
         ), job AS (
             INSERT INTO jobs (
                 id, tenant, key_id, kind, model, tier, stream, seed, num_prompt_tokens, max_tokens, num_blocks,
-                num_choices, start_by, finish_by, run_for, replay_of, ready_at
+                num_choices, start_by, finish_by, run_for, replay_of, batch_id, ready_at
             )
             SELECT
                 id, tenant, key_id, kind, model, tier, stream, seed, num_prompt_tokens, max_tokens, num_blocks,
-                (sampling->>'n')::smallint, start_by, finish_by, run_for, replay_of,
+                (sampling->>'n')::smallint, start_by, finish_by, run_for, replay_of, batch_id,
                 CASE WHEN number_of_key <= num_free THEN clock_timestamp() END
             FROM given JOIN windows USING (key_id, model, tier)
             ORDER BY number
@@ -112,7 +113,7 @@ AS_GIVEN = (
     *("tenant", "kind", "model", "tier", "stream", "max_tokens", "num_blocks", "run_for"),
     *("prompt", "messages", "prompt_token_ids", "webhook_url", "metadata", "request"),
 )
-AS_TEXT = ("key_id", "start_by", "finish_by", "replay_of")
+AS_TEXT = ("key_id", "start_by", "finish_by", "replay_of", "batch_id")
 
 
 async def create(session: AsyncSession, new: NewJob, *, key_window: int) -> Created:

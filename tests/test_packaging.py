@@ -13,7 +13,7 @@ from tests.test_imports import OURS, ROOT, imports, modules
 
 OPTIONAL = {"flash_attn", "triton"}  # extra `gpu`, not installed everywhere
 BROUGHT_ALONG = {"billiard", "pydantic-core", "starlette"}  # parts of Celery, pydantic and FastAPI
-COMMANDS = {"api", "worker", "tasks", "beat", "flower", "migrate"}
+COMMANDS = {"api", "worker", "tasks", "batches", "beat", "flower", "migrate"}
 
 
 def compose() -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_services_run_without_torch() -> None:
     # None in sys.modules makes an import fail, as in the service image.
     program = (
         "import sys; sys.modules.update(torch=None, transformers=None, gguf=None, safetensors=None, numpy=None)\n"
-        "import api.app, api.cli, api.up.run, db.broker, workers.tasks"
+        "import api.app, api.batches_process, api.cli, api.up.run, db.broker, workers.tasks"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,8 +11,9 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from db import partitions, retention
+from db import files, partitions, retention
 from db.broker import app
+from db.file_store import FileStore
 from db.session import make_engine
 from db.settings import get_settings
 from workers.deliverer import Deliverer
@@ -47,10 +48,13 @@ def maintain_partitions() -> list[str]:
 
 @app.task(name="drop_expired")
 def drop_expired() -> list[str]:
-    """Remove what is older than the retention; returns the names of the dropped partitions."""
+    """Remove what is older than the retention, and files that expired; returns the names of the dropped partitions."""
     removed = retention.remove_expired(engine(), get_settings().retention_days)
     if removed.partitions or any(removed.num_rows.values()):
         log.info("retention removed", extra=vars(removed))
+    num_files = files.remove_expired(engine(), FileStore(get_settings().resolved_files_url))
+    if num_files:
+        log.info("files removed", extra={"files": num_files})
     return removed.partitions
 
 

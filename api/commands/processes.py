@@ -15,7 +15,7 @@ PROCESSES = "Processes"  # heading in `headrace --help`
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (up, api, worker, tasks, beat, flower, migrate):
+    for command in (up, api, worker, tasks, batches, beat, flower, migrate):
         app.command(rich_help_panel=PROCESSES)(command)
     for command in (postgres, valkey):
         app.command(hidden=True)(command)
@@ -70,6 +70,20 @@ def tasks() -> None:
     from db.settings import get_settings
 
     _exec(tasks_worker_argv(get_settings()))
+
+
+def batches() -> None:
+    """Run batches: submit the lines of uploaded files, and write down what becomes of them. More than one stand by.
+
+    Example: headrace batches
+    """
+    from api.batches_process import run_batches
+    from db.logs import log_to_stderr
+    from db.settings import get_settings
+
+    settings = get_settings()
+    log_to_stderr(settings.log_level)
+    run_batches(settings)
 
 
 def beat() -> None:

@@ -35,6 +35,7 @@ def programs(settings: Settings) -> list[Program]:
         # The API outlives the worker: clients see their tokens to the end of the drain.
         Program("api", stop_stage=1),
         Program("tasks", stop_stage=1, stop_seconds=settings.webhook_timeout_seconds + 5),
+        Program("batches", stop_stage=2),
         Program("worker", stop_stage=2, stop_seconds=settings.drain_seconds + 45),
         Program("beat", stop_stage=2),
         Program("flower", stop_stage=2),

@@ -9,6 +9,7 @@ from sqlalchemy import Engine, delete
 
 from api.schemas import JobCreate
 from api.submission import Submission
+from db.ids import new_id
 from db.models import Worker
 from db.queue import depths
 from tests.api.serving import api_with
@@ -79,6 +80,15 @@ async def test_an_unknown_model_is_a_404_that_names_the_served_ones(client, work
     error = (await client.post("/v1/jobs", json=BODY | {"model": "huge"})).json()["error"]
     assert (error["code"], error["param"]) == ("model_not_found", "model")
     assert "'tiny'" in error["message"]
+
+
+async def test_a_model_is_known_as_soon_as_it_registers_though_it_was_asked_for_just_before(
+    client, worker, make_worker
+) -> None:
+    body = BODY | {"model": "late"}
+    assert (await client.post("/v1/jobs", json=body)).status_code == 404
+    make_worker(id=new_id(), model="late")
+    assert (await client.post("/v1/jobs", json=body)).status_code == 202
 
 
 async def test_before_any_worker_has_registered_the_answer_is_a_503_to_retry(client) -> None:

@@ -11,7 +11,7 @@ import pytest
 from db.settings import Settings
 from tests.e2e.instance import HEADRACE, Instance, is_running, running, served_model, wait_until
 
-PROCESSES = ("postgres", "valkey", "api", "tasks", "worker", "beat", "flower")
+PROCESSES = ("postgres", "valkey", "api", "tasks", "batches", "worker", "beat", "flower")
 
 
 def test_each_process_has_a_pid_file_and_a_log(instance: Instance) -> None:

@@ -1,0 +1,54 @@
+"""The endpoints that a batch may call: what the same body is when it comes by HTTP. New ones are added here."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from api.chat import submission_of
+from api.chat_dress import ChatDress
+from api.chat_schemas import ChatCreate
+from api.completion_dress import CompletionDress
+from api.completion_schemas import CompletionCreate
+from api.completions import submissions_of
+from api.errors import invalid
+from api.services import Services
+from api.submission import Submission
+from db.job_queries import JobRow
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class BatchEndpoint(Generic[Body]):
+    """How a line becomes a job, and what the success of that job answers; both raise what the client would get."""
+
+    schema: type[Body]
+    submission: Callable[[Body], Submission]
+    answer: Callable[[Services, JobRow, Body], Awaitable[dict[str, Any]]]
+
+
+def _completion_submission(body: CompletionCreate) -> Submission:
+    submissions = submissions_of(body, None)
+    if len(submissions) > 1:
+        raise invalid("In a batch send one prompt in a line, and the others in lines of their own.", param="prompt")
+    return submissions[0]
+
+
+async def _completion(services: Services, row: JobRow, body: CompletionCreate) -> dict[str, Any]:
+    dress = CompletionDress(services, body, [row])
+    await dress.prepare()
+    return dress.whole([row])
+
+
+async def _chat(services: Services, row: JobRow, body: ChatCreate) -> dict[str, Any]:
+    dress = ChatDress(services, body, row.job)
+    await dress.prepare()
+    return dress.whole([row])
+
+
+ENDPOINTS: dict[str, BatchEndpoint[Any]] = {
+    "/v1/completions": BatchEndpoint(CompletionCreate, _completion_submission, _completion),
+    "/v1/chat/completions": BatchEndpoint(ChatCreate, lambda body: submission_of(body, None), _chat),
+}
