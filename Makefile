@@ -75,5 +75,5 @@ clean:
 			|| { echo "Headrace is running on $(DATA_DIR): stop it first"; exit 1; }; \
 		(cd "$(DATA_DIR)" && rm -rf $(MADE)); rmdir --ignore-fail-on-non-empty "$(DATA_DIR)"; \
 	fi
-	rm -rf $(VENV) .headrace/bench build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .headrace/bench build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,6 +12,9 @@ from api.chat_schemas import ChatCreate
 from api.completion_dress import CompletionDress
 from api.completion_schemas import CompletionCreate
 from api.completions import submissions_of
+from api.embed import submissions_of as embeddings_of
+from api.embed import told
+from api.embedding_schemas import EmbeddingCreate
 from api.errors import invalid
 from api.services import Services
 from api.submission import Submission
@@ -36,6 +39,17 @@ def _completion_submission(body: CompletionCreate) -> Submission:
     return submissions[0]
 
 
+def _embedding_submission(body: EmbeddingCreate) -> Submission:
+    submissions = embeddings_of(body)
+    if len(submissions) > 1:
+        raise invalid("In a batch send one input in a line, and the others in lines of their own.", param="input")
+    return submissions[0]
+
+
+async def _embedding(services: Services, row: JobRow, body: EmbeddingCreate) -> dict[str, Any]:
+    return told([row], encoding_format=body.encoding_format)
+
+
 async def _completion(services: Services, row: JobRow, body: CompletionCreate) -> dict[str, Any]:
     dress = CompletionDress(services, body, [row])
     await dress.prepare()
@@ -51,4 +65,5 @@ async def _chat(services: Services, row: JobRow, body: ChatCreate) -> dict[str, 
 ENDPOINTS: dict[str, BatchEndpoint[Any]] = {
     "/v1/completions": BatchEndpoint(CompletionCreate, _completion_submission, _completion),
     "/v1/chat/completions": BatchEndpoint(ChatCreate, lambda body: submission_of(body, None), _chat),
+    "/v1/embeddings": BatchEndpoint(EmbeddingCreate, _embedding_submission, _embedding),
 }

@@ -58,6 +58,17 @@ JOB_EXAMPLES: dict[str, Example] = {
     },
 }
 
+EMBEDDING_EXAMPLES: dict[str, Example] = {
+    "one": {
+        "summary": "The vector of one text",
+        "value": {"model": MODEL, "input": "The best thing about rivers is"},
+    },
+    "several": {
+        "summary": "Those of several, a text or token ids each",
+        "value": {"model": MODEL, "input": ["A river.", "A lake."], "encoding_format": "base64"},
+    },
+}
+
 RESPONSE_EXAMPLES: dict[str, Example] = {
     "whole": {
         "summary": "An answer, when it is there",

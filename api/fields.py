@@ -28,6 +28,7 @@ from db.webhook_url import UrlRefused, check_public, parse_url
 INT64_MAX = 2**63 - 1
 MAX_TOKEN_ID = 2**31 - 1
 MAX_STOPS = 16
+MAX_INPUTS = 2048  # texts of one embeddings request, as at OpenAI
 MAX_STOP_CHARACTERS = 256
 MAX_LOGPROBS = 20
 MAX_STRUCTURE_CHARACTERS = 64 * 1024  # of what an output must follow
@@ -141,6 +142,12 @@ OpenAIPrompt = Annotated[
     | Annotated[TokenIds, Tag(SEVERAL)]
     | Annotated[list[Prompt], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag(PROMPTS)],
     Discriminator(_prompt_branch, "wrong_type", "must be a text, a list of token ids, or a list of such prompts"),
+]
+EmbeddingInput = Annotated[
+    Annotated[Text, Tag(ONE)]
+    | Annotated[TokenIds, Tag(SEVERAL)]
+    | Annotated[list[Prompt], Field(fail_fast=True, max_length=MAX_INPUTS), Tag(PROMPTS)],
+    Discriminator(_prompt_branch, "wrong_type", "must be a text, a list of token ids, or a list of these"),
 ]
 Stop = Annotated[
     Annotated[StopString, Tag(ONE)]

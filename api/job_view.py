@@ -75,6 +75,7 @@ def _output(job: Job, output: tables.JobOutput) -> JobOutput:
             **first,
             "choices": views if len(views) > 1 else None,
             "prompt_logprobs": None if output.prompt_logprobs is None else [None, *output.prompt_logprobs],
+            "embedding": output.embedding,
         }
     )
 

@@ -12,7 +12,7 @@ from workers.text.chat_template import ChatTemplateError
 
 async def prompt_token_ids(services: Services, card: Worker, submission: Submission) -> list[int]:
     """The prompt as the model will read it; at least one token."""
-    param = "prompt" if submission.messages is None else "messages"
+    param = submission.prompt_name if submission.messages is None else "messages"
     if submission.messages is not None:
         text = await _render(services, card, submission, submission.messages)
         token_ids = await _encode(services, card, text, param=param)
@@ -20,9 +20,9 @@ async def prompt_token_ids(services: Services, card: Worker, submission: Submiss
         token_ids = await _encode(services, card, submission.prompt, param=param)
     else:
         token_ids = submission.prompt or []
-        check_token_ids(card, token_ids)
+        check_token_ids(card, token_ids, param=param)
     if not token_ids:
-        raise invalid(f"'{param}' has no tokens; there must be at least one to continue from.", param=param)
+        raise invalid(f"'{param}' has no tokens; there must be at least one.", param=param)
     return token_ids
 
 
@@ -33,7 +33,7 @@ def fit(card: Worker, num_prompt_tokens: int, submission: Submission) -> int:
         room = _longest(card, num_prompt_tokens, num_seats) - num_prompt_tokens
         wanted = max(1, min(submission.default_max_tokens, room))
     check_seats(card, n=submission.sent.n, num_beams=submission.sent.num_beams)
-    prompt_param = "prompt" if submission.messages is None else "messages"
+    prompt_param = submission.prompt_name if submission.messages is None else "messages"
     check_fit(card, num_prompt_tokens, wanted, num_seats=num_seats, prompt_param=prompt_param)
     return wanted
 
@@ -45,6 +45,7 @@ def check_fit(card: Worker, num_prompt_tokens: int, wanted: int, *, num_seats: i
     if wanted <= room:
         return
     total = num_prompt_tokens + wanted
+    output = f" and max_tokens is {wanted:,}, together {total:,}" if wanted else ""  # an embedding has none
     if total > card.max_model_len:
         limit = f"'{card.model}' takes {card.max_model_len:,} in all"
     else:
@@ -53,8 +54,7 @@ def check_fit(card: Worker, num_prompt_tokens: int, wanted: int, *, num_seats: i
             limit += f" for each of {num_seats} outputs of this prompt"
     way_out = f"Send max_tokens of at most {room:,}" if room > 0 else "Shorten the prompt"
     raise invalid(
-        f"The prompt has {num_prompt_tokens:,} tokens and max_tokens is {wanted:,}, together {total:,}; {limit}. "
-        f"{way_out}.",
+        f"The prompt has {num_prompt_tokens:,} tokens{output}; {limit}. {way_out}.",
         param="max_tokens" if room > 0 else prompt_param,
         code="context_length_exceeded",
     )
@@ -127,11 +127,11 @@ def _tools(card: Worker, submission: Submission) -> list[dict[str, Any]] | None:
     return [function.as_template_variable() for function in submission.tools.functions]
 
 
-def check_token_ids(card: Worker, token_ids: list[int]) -> None:
+def check_token_ids(card: Worker, token_ids: list[int], *, param: str = "prompt") -> None:
     """Raise the 400 for a token id that the model has not."""
     worst = max(token_ids, default=0)
     if worst >= card.vocab_size:
         raise invalid(
             f"Token id {worst:,} is out of range; the vocabulary of '{card.model}' has {card.vocab_size:,} ids from 0.",
-            param="prompt",
+            param=param,
         )

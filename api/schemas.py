@@ -84,6 +84,7 @@ class JobOutput(OneOutput):
     prompt_logprobs: list[TokenLogprobs | None] | None = Field(
         description="One entry per token of the prompt, null for the first, when the job asked for them."
     )
+    embedding: list[float] | None = Field(description="The vector of an embedding job, whose text is empty.")
 
 
 class Usage(BaseModel):
@@ -126,7 +127,7 @@ class JobView(BaseModel):
 
     id: str = Field(description="Its id.", examples=["job_0193e4c2a1b47c3d8e5f60718293a4b5"])
     object: Literal["job"] = Field("job", description="Always `job`.")
-    kind: Literal["job", "completion", "chat", "response"] = Field(
+    kind: Literal["job", "completion", "chat", "response", "embedding"] = Field(
         description="Where it was sent, or what it repeats was: `completion` is POST /v1/completions, and so on."
     )
     model: str = Field(description="The model it runs on.", examples=["MODEL"])

@@ -5,14 +5,16 @@ from collections.abc import Collection
 from api.errors import ApiError
 from db.scopes import Scope
 
-OPEN = ("/v1/models", "/v1/queues")  # may be looked at with any key
+OPEN = ("/v1/models", "/v1/queues", "/v1/tokenize")  # may be looked at with any key
 MANAGED = ("/v1/webhook_endpoints", "/v1/webhook_events")  # where the tenant's events go, which is everybody's business
 
 
 def scope_of(method: str, path: str) -> Scope | None:
     """The scope that a request needs; None where any key will do."""
+    if path.startswith(OPEN):
+        return None
     if method in ("GET", "HEAD"):
-        return None if path.startswith(OPEN) else Scope.READ
+        return Scope.READ
     return Scope.ADMIN if path.startswith(MANAGED) else Scope.SUBMIT
 
 

@@ -18,12 +18,13 @@ MAX_IDEMPOTENCY_KEY = 255  # characters
 class Submission:
     """What was sent, and how it is to be read; `prompt` and `messages` are as a job has them, one of them None."""
 
-    kind: str  # job | completion | chat | response
+    kind: str  # job | completion | chat | response | embedding
     sent: GenerationFields
     prompt: str | list[int] | None
     messages: list[dict[str, Any]] | None
     max_tokens: int | None  # None: default_max_tokens, or what there is room for
     default_max_tokens: int
+    prompt_name: str = field(default="prompt", kw_only=True)  # the field that the prompt came in
     stream: bool
     idempotency_key: str | None
     tools: ToolUse | None = None

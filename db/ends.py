@@ -36,6 +36,7 @@ class End:
     choices: list[int] | None = None  # which of the job's outputs token i belongs to; None where there is but one
     finish_reasons: list[str | None] | None = None  # of each of them; None of one that was cut short
     prompt_logprobs: list[Any] | None = None  # of the prompt's tokens from the second on
+    embedding: list[float] | None = None  # what an embedding job gives
     error_code: str | None = None
     error_message: str | None = None
 

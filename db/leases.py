@@ -41,6 +41,7 @@ class Claimed:
     ready_at: float  # Unix seconds, Postgres clock
     seconds_left: float | None  # to the nearer of finish_by and the end of run_for
     limit_code: str | None  # of that limit: finish_by_passed | run_for_passed
+    kind: str = "job"  # an `embedding` is computed as such, all others as text
     has_parked: bool = False  # jobs of its key are parked: one may take its place in the window
     kept_tokens: list[Token] = field(default_factory=list)  # delivered by earlier attempts, should the stream be lost
 
@@ -95,7 +96,7 @@ CLAIM = text(f"""
     FROM picked JOIN job_inputs ON job_inputs.job_id = picked.id
     WHERE jobs.id = picked.id
       AND jobs.id = ANY(CAST(:job_ids AS uuid[])) AND job_inputs.job_id = ANY(CAST(:job_ids AS uuid[]))
-    RETURNING jobs.id, attempt, crashes, tenant, key_id, model, tier, stream, seed, max_tokens, num_blocks,
+    RETURNING jobs.id, attempt, crashes, tenant, key_id, kind, model, tier, stream, seed, max_tokens, num_blocks,
         prompt_token_ids, sampling, extract(epoch FROM ready_at)::float8 AS ready_at,
         extract(epoch FROM least(finish_by, started_at + run_for * interval '1 second')
                 - clock_timestamp())::float8 AS seconds_left,

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Index, Integer, LargeBinary, SmallInteger, Text, text
+from sqlalchemy import REAL, BigInteger, Index, Integer, LargeBinary, SmallInteger, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -57,7 +57,7 @@ class Job(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     tenant: Mapped[str]
     key_id: Mapped[UUID]
-    kind: Mapped[str]  # job | completion | chat | response: which serializer answers
+    kind: Mapped[str]  # job | completion | chat | response | embedding: which serializer answers
     model: Mapped[str]
     tier: Mapped[int] = mapped_column(SmallInteger)  # level: 0 high, 1 normal, 2 low
     status: Mapped[str] = mapped_column(server_default=Status.QUEUED)
@@ -167,6 +167,7 @@ class JobOutput(Base):
     finish_reasons: Mapped[list[str | None] | None] = mapped_column(ARRAY(Text))
     # As `logprobs`, of the prompt's tokens from the second on.
     prompt_logprobs: Mapped[list[Any] | None] = mapped_column(NULLABLE_JSONB)
+    embedding: Mapped[list[float] | None] = mapped_column(ARRAY(REAL))  # of length 1; of jobs of that kind
 
     __table_args__ = ({"postgresql_partition_by": "RANGE (job_id)"},)
 

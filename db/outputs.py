@@ -17,10 +17,13 @@ from db.models import JobOutput
 from db.stream import Token
 from db.texts import storable
 
-COLUMNS = ("text", "token_ids", "text_offsets", "logprobs", "choices", "finish_reasons", "prompt_logprobs")
+COLUMNS = (
+    *("text", "token_ids", "text_offsets", "logprobs", "choices", "finish_reasons", "prompt_logprobs"),
+    "embedding",
+)
 NAMES = ", ".join(COLUMNS)
 RECORD = """text text, token_ids int[], text_offsets int[], logprobs jsonb, choices int[], finish_reasons text[],
-            prompt_logprobs jsonb"""  # them, in JSON
+            prompt_logprobs jsonb, embedding real[]"""  # them, in JSON
 REPLACED = ", ".join(f"{column} = EXCLUDED.{column}" for column in COLUMNS)
 WRITE = f"""
     INSERT INTO job_outputs (job_id, {NAMES})
@@ -84,8 +87,8 @@ def tokens_of(output: JobOutput | None) -> list[Token]:
     """The output as the stream had it, so that events read later are the events that were sent."""
     if output is None:
         return []
-    starts = [0, *output.text_offsets[:-1]]
     num_tokens = len(output.token_ids)
+    starts = [0, *output.text_offsets][:num_tokens]
     logprobs, choices = output.logprobs or [None] * num_tokens, output.choices or [0] * num_tokens
     fields = zip(output.token_ids, starts, output.text_offsets, logprobs, choices, strict=True)
     return [

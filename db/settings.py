@@ -62,6 +62,9 @@ class Settings(BaseSettings):
     )
     watermark_low: float = Field(0.01, ge=0, lt=1, description="Share of the KV cache kept free for running jobs.")
     watermark_high: float = Field(0.05, ge=0, lt=1, description="Share free again before others start after that.")
+    embedding_pooling: Literal["mean", "last"] = Field(
+        "mean", description="What an embedding is of: all hidden states of its text, or the last token's."
+    )
     prefix_cache: bool = Field(True, description="Compute equal beginnings of prompts once.")
     prefix_cache_scope: str = Field("tenant", pattern="^(tenant|all)$", description="Who shares them with whom.")
     host_cache_gb: float = Field(0, ge=0, description="Host memory for KV blocks that leave the cache.")

@@ -28,7 +28,7 @@ class NewJob:
 
     tenant: str
     key_id: UUID
-    kind: str  # job | completion | chat | response
+    kind: str  # job | completion | chat | response | embedding
     model: str
     tier: int
     stream: bool

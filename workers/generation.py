@@ -8,7 +8,7 @@ from db.texts import storable
 from workers.choices import Choices
 from workers.engine.errors import Refused
 from workers.engine.group import SequenceGroup, choice_seed
-from workers.engine.outputs import StepOutput, TokenLogprobs
+from workers.engine.outputs import Pooling, StepOutput, TokenLogprobs
 from workers.engine.sequence import SamplingParams, Sequence
 from workers.held import HeldJob
 from workers.text.grammar import Grammar, GrammarSpec
@@ -37,15 +37,22 @@ class Generation:
     """
 
     def __init__(
-        self, held: HeldJob, tokenizer: Tokenizer, grammar: Grammar | None = None, *, salt: bytes = b""
+        self,
+        held: HeldJob,
+        tokenizer: Tokenizer,
+        grammar: Grammar | None = None,
+        *,
+        salt: bytes = b"",
+        pooling: Pooling = "mean",
     ) -> None:
         """`grammar` is the job's own, at its beginning; None where its output is free.
 
-        Jobs of one `salt` share what was computed of equal beginnings.
+        Jobs of one `salt` share what was computed of equal beginnings. `pooling` makes an embedding job's vector.
         """
         sampling = held.claimed.sampling
         self.held = held
         self._salt = salt
+        self._pooling = pooling if held.claimed.kind == "embedding" else None
         self._is_search = sampling.num_beams > 1
         self._texts = [OutputText(tokenizer, sampling.stop) for _ in range(sampling.n)]
         self._grammars = [None if grammar is None else grammar.fork() for _ in range(sampling.num_seats)]
@@ -90,6 +97,8 @@ class Generation:
         held, choice = self.held, output.choice
         if held.finish_reasons[choice] is not None:
             return None  # a search found more behind a stop string
+        if output.embedding is not None:
+            return self._take_embedding(output.embedding, output.num_cached_tokens)
         is_last = output.finish_reason is not None
         piece = self._texts[choice].push(output.token_id, is_last=is_last, hide=output.is_stop_token)
         text = storable(piece.text)  # here, so that the stream and the row say the same
@@ -102,6 +111,12 @@ class Generation:
             self.end(choice, reason)
         self._tell()
         return reason
+
+    def _take_embedding(self, embedding: list[float], num_cached_tokens: int) -> str:
+        """It is all there is of its job."""
+        self.held.embedding, self.held.num_cached_tokens = embedding, num_cached_tokens
+        self.end(0, "stop")
+        return "stop"
 
     def end(self, choice: int, reason: str) -> None:
         """The choice has all its tokens."""
@@ -161,6 +176,7 @@ class Generation:
             num_beams=sampling.num_beams,
             length_penalty=sampling.length_penalty,
             early_stopping=sampling.early_stopping,
+            pooling=self._pooling,
         )
 
 

@@ -37,6 +37,7 @@ class HeldJob:
     num_cached_tokens: int = 0  # engine thread
     finish_reasons: list[str | None] = field(init=False)  # of each choice, once it has ended; engine thread
     prompt_logprobs: list[Any] | None = None  # engine thread, once
+    embedding: list[float] | None = None  # engine thread, once
     is_waiting: bool = False  # puller thread: held until its blocks are free, and given to nobody
     is_added: bool = False  # engine thread: the engine counts its blocks from here on
     end: End | None = None  # engine thread, once; the writer thread replaces one that Postgres refuses
@@ -106,6 +107,7 @@ class HeldJob:
             choices=[token.choice for token in self.tokens] if has_choices else None,
             finish_reasons=list(self.finish_reasons) if has_choices else None,
             prompt_logprobs=self.prompt_logprobs,
+            embedding=self.embedding,
             error_code=error_code,
             error_message=error_message,
         )

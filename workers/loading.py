@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from db.settings import Settings
 from workers import capacity
@@ -60,6 +60,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     is_shared: bool = False  # whether what one tenant's prompts computed is found by another's
     shares_processors: bool = False  # it computes on those that tell of its tokens
+    pooling: Literal["mean", "last"] = "mean"  # what makes an embedding of hidden states
 
 
 class LoadFailed(Exception):
@@ -137,6 +138,7 @@ def _load(settings: Settings, on_card: Callable[[Card], None], clock: Callable[[
         tokenizer,
         is_shared=settings.prefix_cache_scope == "all",
         shares_processors=device.type == "cpu",
+        pooling=settings.embedding_pooling,
     )
 
 

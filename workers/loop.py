@@ -182,7 +182,7 @@ class EngineLoop(WorkerThread):
         try:
             grammar = None if command.grammar is None else command.grammar.result()
             salt = b"" if model.is_shared else held.claimed.tenant.encode()
-            generation = Generation(held, model.tokenizer, grammar, salt=salt)
+            generation = Generation(held, model.tokenizer, grammar, salt=salt, pooling=model.pooling)
             self._generations[held.sequence_id] = generation
             generation.resume()
             if not generation.is_over:

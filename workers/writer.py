@@ -121,6 +121,7 @@ def _refused(end: End) -> End:
         choices=None,
         finish_reasons=None,
         prompt_logprobs=None,
+        embedding=None,
         error_code=NOT_STORED,
         error_message="the output could not be stored; please report this with the job's id",
     )

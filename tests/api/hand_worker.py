@@ -84,6 +84,7 @@ class HandWorker:
         *,
         reason: str = "stop",
         prompt_logprobs: list[Any] | None = None,
+        embedding: list[float] | None = None,
         **error: str,
     ) -> None:
         """Commit the end and die before the stream hears of it."""
@@ -108,6 +109,7 @@ class HandWorker:
             choices=[token.choice for token in tokens] if n > 1 else None,
             finish_reasons=[given] * n if n > 1 else None,
             prompt_logprobs=prompt_logprobs,
+            embedding=embedding,
             **error,
         )
         with Session(self.engine) as session, session.begin():

@@ -23,6 +23,7 @@ async def test_an_ended_job_shows_output_and_usage(client, worker, submit) -> No
         "logprobs": [{"logprob": -0.5, "top": [[10, -0.5]]}] * 2,
         "choices": None,
         "prompt_logprobs": None,
+        "embedding": None,
     }
     assert ended["usage"]["completion_tokens"] == 2
     assert ended["usage"]["total_tokens"] == ended["usage"]["prompt_tokens"] + 2

@@ -20,6 +20,8 @@ BODY = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 7}
         ("POST", "/v1/completions", "submit"),
         ("GET", "/v1/models", None),
         ("GET", "/v1/models/tiny", None),
+        ("POST", "/v1/tokenize", None),
+        ("POST", "/v1/embeddings", "submit"),
         ("GET", "/v1/webhook_endpoints", "read"),
         ("POST", "/v1/webhook_endpoints/we_1/rotate_secret", "admin"),
         ("DELETE", "/v1/webhook_endpoints/we_1", "admin"),

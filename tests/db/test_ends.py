@@ -1,6 +1,7 @@
 """Ends: fenced, with output, event and deliveries in one transaction."""
 
 import json
+import struct
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session
 from db import jobs
 from db.ends import Ending, end_locked, finished
 from db.models import Job, JobOutput, Status, WebhookDelivery, WebhookEvent
+from db.outputs import tokens_of
 from db.stream import Token
 from tests.db.rows import add_endpoint, add_job, end_of
 
@@ -149,3 +151,13 @@ def test_event_appears_in_the_moment_the_job_has_ended(engine: Engine) -> None:
     with Session(engine) as reader:
         assert reader.get_one(Job, job_id).status == "running"
         assert reader.scalars(select(JobOutput)).all() == []
+
+
+def test_an_embedding_comes_back_to_the_bit_as_32_bit_floats(session: Session) -> None:
+    job = running_job(session)
+    vector = [0.1, -1 / 3, 1e-30, 0.99999994]
+    said = {"embedding": vector, "token_ids": [], "text_offsets": [], "text": ""}
+    assert jobs.finish(session, [end_of(job.id, ME, **said)]) == {job.id}
+    output = session.get_one(JobOutput, job.id)
+    assert output.embedding is not None and tokens_of(output) == []
+    assert struct.pack("4f", *output.embedding) == struct.pack("4f", *vector)

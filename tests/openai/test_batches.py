@@ -58,6 +58,24 @@ async def test_a_batch_of_chats_is_answered_with_chat_completions(sdk, world, ma
     assert (chat.object, chat.choices[0].message.content, chat.id[:9]) == ("chat.completion", " turns", "chatcmpl-")
 
 
+async def test_a_batch_of_inputs_is_answered_with_embeddings(sdk, world) -> None:
+    url, body = "/v1/embeddings", {"model": "tiny", "input": [5, 6, 7]}
+    line = {"custom_id": "a", "method": "POST", "url": url, "body": body}
+    batch_id = await world.begin(
+        [line, line | {"custom_id": "b", "body": body | {"input": ["one", "two"]}}], endpoint=url
+    )
+    [job_id] = world.jobs(Status.QUEUED)
+    world.worker.start(job_id)
+    world.worker.end(job_id, embedding=[0.6, 0.8])
+    batch = await world.run_to_end(batch_id)
+    assert counts(batch) == (2, 1, 1)
+    [answered] = await world.content(batch.output_file_id)
+    answer = openai.types.CreateEmbeddingResponse.model_validate(answered["response"]["body"])
+    assert answer.data[0].embedding == pytest.approx([0.6, 0.8]) and answer.usage.total_tokens == 3
+    [refused] = await world.content(batch.error_file_id)
+    assert refused["response"]["body"]["error"]["param"] == "input"
+
+
 async def test_lines_run_as_low_tier_jobs_a_window_at_a_time_those_that_begin_alike_together(sdk, world) -> None:
     long = "the mill stands where the river bends " * 4
     lines = [request(f"r{i}", prompt=(long if i % 2 else "") + f"number {i}", max_tokens=1) for i in range(8)]

@@ -6,6 +6,7 @@ from db.sampling import Sampling
 from tests.checkpoints import tokenizer_json
 from tests.workers.held_jobs import make_held
 from workers.engine.outputs import StepOutput, TokenLogprobs
+from workers.engine.sequence import Sequence
 from workers.generation import LOWEST_LOGPROB, Generation
 from workers.held import HeldJob
 from workers.text.tokenizer import Tokenizer
@@ -105,3 +106,18 @@ def test_log_probabilities_of_the_prompt_are_kept_once_they_come(tokenizer: Toke
     generation.push(StepOutput("s", 5, None, None, 0, prompt_logprobs=told))
     generation.push(StepOutput("s", 6, None, "length", 0))
     assert held.ended_as("succeeded").prompt_logprobs == [{"logprob": -1.5, "top": [[7, -0.5]]}]
+
+
+def test_an_embedding_job_is_pooled_and_ends_with_its_vector_and_no_token(tokenizer: Tokenizer) -> None:
+    held = make_held(kind="embedding", max_tokens=0)
+    generation = Generation(held, tokenizer, pooling="last")
+    generation.resume()
+    unit = generation.unit()
+    assert isinstance(unit, Sequence) and (unit.params.pooling, unit.params.max_tokens) == ("last", 0)
+    assert generation.push(StepOutput("s", -1, None, "stop", 2, embedding=[0.6, 0.8])) == "stop"
+    assert generation.is_over
+    end = held.ended_as("succeeded")
+    assert (end.embedding, end.token_ids, end.text, end.finish_reason) == ([0.6, 0.8], [], "", "stop")
+    assert end.num_cached_tokens == 2
+    text = Generation(make_held(), tokenizer, pooling="last").unit()
+    assert isinstance(text, Sequence) and text.params.pooling is None

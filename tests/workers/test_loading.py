@@ -63,3 +63,9 @@ def test_blocks_that_were_computed_otherwise_are_never_found(tiny: Settings, mon
     assert len(set(layouts)) == 5
     engine_of(tiny, dtype="float32")
     assert layouts[-1] == layouts[-2]
+
+
+def test_embeddings_are_pooled_as_the_settings_say(tiny: Settings) -> None:
+    for pooling in ("mean", "last"):
+        changed = tiny.model_copy(update={"embedding_pooling": pooling})
+        assert load(changed, on_card=lambda card: None, clock=time.time).pooling == pooling

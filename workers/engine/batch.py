@@ -18,6 +18,14 @@ class PromptRows:
     rows: range  # indices into the step's tokens
 
 
+@dataclass(frozen=True, slots=True)
+class PooledRows:
+    """Rows whose hidden states become part of the sequence's embedding."""
+
+    sequence: Sequence
+    rows: range  # indices into the step's tokens
+
+
 @dataclass(slots=True)
 class Batch:
     """Plain lists that the runner turns into tensors. Built anew when the membership changes, else advanced in place.
@@ -39,6 +47,7 @@ class Batch:
     logits_rows: list[int] = field(default_factory=list)  # [num_sampled], indices into the tokens
     output_indices: list[int] = field(default_factory=list)  # [num_sampled], which output token of its sequence it is
     prompt_rows: list[PromptRows] = field(default_factory=list)
+    pooled_rows: list[PooledRows] = field(default_factory=list)
     # (index into the tokens, index into the samples of the step before) of tokens that are being sampled just now.
     future_rows: list[tuple[int, int]] = field(default_factory=list)
     # (row, column, block id) of what the block tables gained since the last step; None when the tables are new.
@@ -126,10 +135,16 @@ def _append_row(
     num_predicted = min(end, sequence.num_prompt_tokens - 1) - start
     if sequence.wants_prompt_logprobs and num_predicted > 0:
         batch.prompt_rows.append(PromptRows(sequence, start + 1, range(first, first + num_predicted)))
+    if sequence.params.pooling == "mean":
+        batch.pooled_rows.append(PooledRows(sequence, range(first, first + num_new)))
+    elif sequence.params.pooling == "last" and end == sequence.num_tokens:
+        batch.pooled_rows.append(PooledRows(sequence, range(first + num_new - 1, first + num_new)))
 
 
 def _samplers(sequence: Sequence, end: int) -> list[Sequence]:
     """Who gets a token from the last row of a chunk up to `end`."""
+    if sequence.params.pooling is not None:
+        return []
     if sequence.group is not None and not sequence.group.is_forked:
         if end < sequence.num_prompt_tokens:
             return []

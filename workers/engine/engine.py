@@ -15,6 +15,7 @@ from workers.engine.outputs import Computed, FinishReason, Sample, StepOutput
 from workers.engine.policy import make_policy
 from workers.engine.preemption import num_held
 from workers.engine.refusal import refuse_impossible
+from workers.engine.results import results_of
 from workers.engine.scheduler import Scheduler
 from workers.engine.search import Search
 from workers.engine.sequence import Sequence, Status
@@ -187,10 +188,8 @@ class Engine:
 
     def _retire(self, batch: Batch, computed: Computed) -> list[StepOutput]:
         self._land()
-        for rows, logprobs in zip(batch.prompt_rows, computed.prompt_logprobs, strict=True):
-            rows.sequence.prompt_logprobs.extend(logprobs)
         outputs: list[StepOutput] = []
-        for sequence, sample in zip(batch.sampled, computed.samples, strict=True):
+        for sequence, sample in results_of(batch, computed):
             if sequence.status is not Status.FINISHED:  # else it was aborted meanwhile: the token in flight is dropped
                 outputs.extend(self._accept(sequence, sample))
         return outputs
@@ -209,7 +208,8 @@ class Engine:
         try:
             if sequence.params.num_beams > 1:
                 return self._search(sequence, sample)
-            sequence.append(sample.token_id)
+            if sample.embedding is None:
+                sequence.append(sample.token_id)
         except Exception as error:  # the grammar's
             return [self._fail(sequence, f"the grammar cannot go on: {error}", "grammar_failed")]
         return [self._tell(sequence, sample)]
@@ -228,6 +228,7 @@ class Engine:
             finish_reason == "stop" and sequence.is_stopped(eos_token_ids),
             sequence.choice,
             None if sequence.params.prompt_logprobs is None else sequence.take_prompt_logprobs(),
+            sample.embedding,
         )
 
     def _search(self, sequence: Sequence, sample: Sample) -> list[StepOutput]:
@@ -261,11 +262,8 @@ class Engine:
             self._land(is_good=False)
         if any(each.moves and not each.moves.is_done for each in failed):  # blocks that count as computed are not there
             raise EngineBroken(len(batch), cause) from cause
-        pairs = [
-            (sequence, num_new)
-            for sequence, num_new in zip(batch.sequences, batch.num_new_tokens, strict=True)
-            if sequence.status is Status.RUNNING
-        ]
+        every = zip(batch.sequences, batch.num_new_tokens, strict=True)
+        pairs = [(sequence, num_new) for sequence, num_new in every if sequence.status is Status.RUNNING]
         failures: dict[Sequence, Exception] = {}
         outputs = self._redo_halves(batch, pairs, cause, failures)
         num_units = len({sequence.unit_id for sequence, _ in pairs})
@@ -288,7 +286,7 @@ class Engine:
     def _redo(
         self, failed: Batch, pairs: list[tuple[Sequence, int]], failures: dict[Sequence, Exception]
     ) -> list[StepOutput]:
-        living = [(sequence, num_new) for sequence, num_new in pairs if sequence.status is Status.RUNNING]
+        living = [pair for pair in pairs if pair[0].status is Status.RUNNING]
         if not living:
             return []
         batch = self.scheduler.redo(failed, [sequence for sequence, _ in living], [num_new for _, num_new in living])

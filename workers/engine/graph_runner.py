@@ -16,6 +16,7 @@ from workers.engine.decode_graphs import DecodeGraphs, DecodeRows, Padding
 from workers.engine.device_sampler import Choice, make_choice, samples_of
 from workers.engine.mover import Files, Mover
 from workers.engine.outputs import Computed
+from workers.engine.pooling import pool
 from workers.engine.runner import Model, make_cache, prompt_logprobs_of
 from workers.engine.sampler import sample
 from workers.engine.slots import Slots
@@ -42,6 +43,16 @@ class LaunchedStep:
         """From when the device could begin until its tokens were chosen. After `wait`."""
         self._ended.wait()
         return self._ended.seconds_since(self._started)
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """What there is of a step before its tokens are chosen. All but the last is on the device."""
+
+    logits: torch.Tensor
+    facts: torch.Tensor  # of the draws
+    slots: torch.Tensor  # of the sequences that get a token
+    pooled: list[list[float]] = field(default_factory=list)
 
 
 class GraphRunner:
@@ -83,23 +94,20 @@ class GraphRunner:
 
     @torch.inference_mode()
     def launch(self, batch: Batch) -> LaunchedStep:
-        """Queue all that computes the batch. It waits for the device only where the host must see the logits."""
+        """Queue all that computes the batch. It waits for the device only where the host must see what it computed."""
         started = self._accelerator.mark()
         try:
             self.mover.run(batch.moves)
             choice = make_choice(batch)
-            logits, facts, sampled_slots = self._compute(batch, choice)
-            if choice is None:
-                read = self._choose_here(logits, batch, sampled_slots)
-            else:
-                read = self._choose_there(logits, choice, facts, sampled_slots)
+            forwarded = self._compute(batch, choice)
+            read = self._choose_here(forwarded, batch) if choice is None else self._choose_there(forwarded, choice)
         except BaseException:
             self._slots.forget()  # what was to be written to the tables may not have been
             raise
         return LaunchedStep(read, started, self._accelerator.mark())
 
-    def _compute(self, batch: Batch, choice: Choice | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(logits, the draws' facts, the sampled sequences' slots), of which all but the logits are copied at once."""
+    def _compute(self, batch: Batch, choice: Choice | None) -> Forwarded:
+        """Copy what the step needs to the device, in one go, and have it computed."""
         slots = self._slots.take(batch.sequences)
         changes = self._slots.update(batch, slots)
         sampled_slots = [self._slots.find(sequence) for sequence in batch.sampled]
@@ -115,16 +123,18 @@ class GraphRunner:
         if len(places):
             self._block_tables.view(-1).index_copy_(0, places, block_ids.int())
         if graphs is None:
-            return self._forward(inputs, max(map(len, batch.block_tables))), reals, on_device
-        return graphs.run(inputs)[: len(batch)], reals, on_device
+            logits, states = self._forward(inputs, max(map(len, batch.block_tables)))
+            return Forwarded(logits, reals, on_device, pool(states, batch.pooled_rows))
+        return Forwarded(graphs.run(inputs)[: len(batch)], reals, on_device)
 
     def _decode(self, rows: torch.Tensor) -> torch.Tensor:
         """What is captured: logits [size, vocab_size] of rows int64 [5, size]. Depends on the size alone."""
         size = rows.shape[1]
         each = torch.arange(size + 1, device=rows.device)
-        return self._forward([*rows.unbind(0), each, each[:size]], self._block_tables.shape[1])
+        return self._forward([*rows.unbind(0), each, each[:size]], self._block_tables.shape[1])[0]
 
-    def _forward(self, inputs: list[torch.Tensor], max_blocks: int) -> torch.Tensor:
+    def _forward(self, inputs: list[torch.Tensor], max_blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logits, hidden states), as `Model.forward_with_states` gives them."""
         token_ids, positions, slot_mapping, context_lens, slots, cu_seqlens_q, logits_rows = inputs
         sampled = self._last_ids[(-1 - token_ids).clamp_(min=0)].clamp_(min=0)  # a failed row's successor is not used
         attention = AttentionBatch(
@@ -134,23 +144,21 @@ class GraphRunner:
             context_lens=context_lens.int(),
         )
         token_ids = torch.where(token_ids < 0, sampled, token_ids)
-        return self.model.forward(token_ids, positions, self.kv_cache, attention, logits_rows)
+        return self.model.forward_with_states(token_ids, positions, self.kv_cache, attention, logits_rows)
 
-    def _choose_there(
-        self, logits: torch.Tensor, choice: Choice, facts: torch.Tensor, slots: torch.Tensor
-    ) -> Callable[[], Computed]:
+    def _choose_there(self, forwarded: Forwarded, choice: Choice) -> Callable[[], Computed]:
         """The next step finds the tokens on the device; the host reads them when it gets to it."""
-        token_ids = choice.token_ids(logits, facts)
-        self._last_ids.index_copy_(0, slots, token_ids)
+        token_ids = choice.token_ids(forwarded.logits, forwarded.facts)
+        self._last_ids.index_copy_(0, forwarded.slots, token_ids)
         download = self._downloads.start(token_ids)
-        return lambda: Computed(samples_of(download.read()))
+        return lambda: Computed(samples_of(download.read()), pooled=forwarded.pooled)
 
-    def _choose_here(self, logits: torch.Tensor, batch: Batch, slots: torch.Tensor) -> Callable[[], Computed]:
-        num_sampled = len(batch.sampled)
+    def _choose_here(self, forwarded: Forwarded, batch: Batch) -> Callable[[], Computed]:
+        num_sampled, logits = len(batch.sampled), forwarded.logits
         samples = sample(logits[:num_sampled], batch.sampled, batch.output_indices, self._eos_token_ids)
-        computed = Computed(samples, prompt_logprobs_of(logits[num_sampled:], batch))
+        computed = Computed(samples, prompt_logprobs_of(logits[num_sampled:], batch), forwarded.pooled)
         token_ids, _ = self._uploads.put([each.token_id for each in samples])
-        self._last_ids.index_copy_(0, slots, token_ids)
+        self._last_ids.index_copy_(0, forwarded.slots, token_ids)
         return lambda: computed
 
 

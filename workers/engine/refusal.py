@@ -12,7 +12,8 @@ def refuse_impossible(sequence: Sequence, config: EngineConfig, *, num_choices: 
         raise InvalidTokens("the prompt is empty; it needs at least one token")
     if not 0 <= min(sequence.token_ids) <= max(sequence.token_ids) < config.vocab_size:
         raise InvalidTokens(f"a token id is outside the vocabulary of {config.vocab_size:,} (0 to one less)")
-    if num_prompt_tokens >= config.max_model_len:
+    num_wanted = min(1, sequence.params.max_tokens)  # none by one that is pooled
+    if num_prompt_tokens + num_wanted > config.max_model_len:
         raise PromptTooLong(num_prompt_tokens, config.max_model_len)
     if num_choices > config.max_num_seqs:
         raise TooManyChoices(num_choices, config.max_num_seqs)

@@ -9,6 +9,7 @@ from workers.engine.batch import Batch
 from workers.engine.config import EngineConfig
 from workers.engine.mover import Files, Mover
 from workers.engine.outputs import Computed, TokenLogprobs
+from workers.engine.pooling import pool
 from workers.engine.sampler import prompt_logprobs, sample
 
 
@@ -38,6 +39,17 @@ class Model(Protocol):
         logits_rows: torch.Tensor,
     ) -> torch.Tensor:
         """Store K and V of the tokens [num_tokens]; float32 logits [num_rows, vocab_size] of the rows asked for."""
+        ...
+
+    def forward_with_states(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: AttentionBatch,
+        logits_rows: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and the last hidden states [num_tokens, hidden_size] of all tokens; good until the next step."""
         ...
 
 
@@ -74,13 +86,13 @@ class ModelRunner:
             torch.int64, batch.input_ids, batch.positions, batch.slot_mapping, rows
         )
         attention = self._attention_batch(batch, slot_mapping)
-        logits = self.model.forward(
+        logits, states = self.model.forward_with_states(
             input_ids, positions, self.kv_cache, attention, logits_rows
-        )  # [num_sampled + num_prompt_rows, vocab_size]
+        )  # [num_sampled + num_prompt_rows, vocab_size], [num_tokens, hidden_size]
         num_sampled = len(batch.sampled)
         samples = sample(logits[:num_sampled], batch.sampled, batch.output_indices, self._eos_token_ids)
         self._last_ids = [each.token_id for each in samples]
-        return Computed(samples, prompt_logprobs_of(logits[num_sampled:], batch))
+        return Computed(samples, prompt_logprobs_of(logits[num_sampled:], batch), pool(states, batch.pooled_rows))
 
     def _attention_batch(self, batch: Batch, slot_mapping: torch.Tensor) -> AttentionBatch:
         self._update_block_tables(batch)

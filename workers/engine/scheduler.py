@@ -213,6 +213,7 @@ class Scheduler:
             self.blocks.preempt(member, to_host=to_host)
             member.num_computed_tokens = 0
             member.prompt_logprobs.clear()
+            member.pooled.clear()
             member.status = Status.WAITING
         first = members[0]
         if first.group is not None:

@@ -6,7 +6,7 @@ from enum import Enum
 
 from workers.engine.grammar import Grammar
 from workers.engine.group import SequenceGroup
-from workers.engine.outputs import FinishReason, TokenLogprobs
+from workers.engine.outputs import FinishReason, Pooling, TokenLogprobs
 
 GREEDY_BELOW = 1e-5  # a smaller temperature would overflow float32
 
@@ -35,6 +35,7 @@ class SamplingParams:
     num_beams: int = 1  # more than 1: beam search
     length_penalty: float = 1.0  # of beam search
     early_stopping: bool = False  # of beam search
+    pooling: Pooling | None = None  # no token is sampled: the prompt's hidden states, or the last, make its embedding
 
     def stop_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
         """The tokens that end the output."""
@@ -94,6 +95,7 @@ class Sequence:
         # Written by the engine only.
         self.prompt_logprobs: list[TokenLogprobs] = []  # complete with the first output token
         self.is_prompt_told = False
+        self.pooled: list[float] = []  # sum of the hidden states of those that are computed, [hidden_size]
 
         # Written by the scheduler only.
         self.status = Status.WAITING
@@ -125,6 +127,11 @@ class Sequence:
         return self.grammar is not None or self.params.needs_output
 
     @property
+    def is_computed(self) -> bool:
+        """Whether K and V of all its tokens are in the cache."""
+        return self.num_computed_tokens == len(self.token_ids)
+
+    @property
     def num_started_tokens(self) -> int:
         """Tokens that are computed, or will be once the step in flight retires."""
         return self.num_computed_tokens + self.num_flying_tokens
@@ -140,7 +147,7 @@ class Sequence:
 
         A group's choices go on from the end of their prompt.
         """
-        if self.wants_prompt_logprobs:
+        if self.wants_prompt_logprobs or self.params.pooling == "mean":
             return 0
         is_unforked = self.group is not None and not self.group.is_forked
         return (self.num_prompt_tokens if is_unforked else len(self.token_ids)) - 1
@@ -196,6 +203,8 @@ class Sequence:
             return "stop"
         if self.grammar is not None and self.grammar.is_finished:
             return "stop"
+        if params.pooling is not None:
+            return "stop" if self.is_computed else None
         if num_output_tokens >= params.max_tokens or num_tokens >= max_model_len:
             return "length"
         return None

@@ -63,10 +63,22 @@ class Decoder(ABC):
         input_ids, positions: int64 [num_tokens]; logits_rows: int64 [num_rows], indices into them; kv_cache as
         `kernels.make_kv_cache` lays it out.
         """
+        return self.forward_with_states(input_ids, positions, kv_cache, batch, logits_rows)[0]
+
+    def forward_with_states(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: AttentionBatch,
+        logits_rows: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `forward`, and the last hidden states [num_tokens, hidden_size] of all tokens, through the final norm."""
         tables = self.rotary(positions)
         residual = kernels.embedding(input_ids, self.embed_tokens, self.embedding_scale)  # [num_tokens, hidden_size]
         x = kernels.rms_norm(residual, self.layers[0].input_norm, self.config.rms_norm_eps)
         next_norms = [layer.input_norm for layer in self.layers[1:]] + [self.norm]
         for layer, cos_sin, next_norm in zip(self.layers, tables, next_norms, strict=True):
             x, residual = layer(x, residual, cos_sin=cos_sin, kv_cache=kv_cache, batch=batch, next_norm=next_norm)
-        return kernels.linear(kernels.select_rows(x, logits_rows), self.lm_head, out_dtype=torch.float32)
+        logits = kernels.linear(kernels.select_rows(x, logits_rows), self.lm_head, out_dtype=torch.float32)
+        return logits, x

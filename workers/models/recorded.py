@@ -27,7 +27,7 @@ class RecordedModel:
         self.config = decoder.config
         self._decoder = decoder
         self._program = Program(threads, max_tokens=max_tokens, max_rows=max_rows, max_positions=max_positions)
-        self._logits: torch.Tensor | None = None  # once it is recorded
+        self._results: tuple[torch.Tensor, torch.Tensor] | None = None  # logits and states, once it is recorded
         self._kv_cache: torch.Tensor | None = None  # which it was recorded for
 
     def forward(
@@ -39,10 +39,22 @@ class RecordedModel:
         logits_rows: torch.Tensor,
     ) -> torch.Tensor:
         """As `Decoder.forward`. The logits are good until the next step, and `kv_cache` is the same in all of them."""
-        if self._logits is None:
+        return self.forward_with_states(input_ids, positions, kv_cache, batch, logits_rows)[0]
+
+    def forward_with_states(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: AttentionBatch,
+        logits_rows: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `Decoder.forward_with_states`, with the same conditions. The program has the states in any case."""
+        if self._results is None:
             with recording(self._program):
-                self._logits = self._decoder.forward(input_ids, positions, kv_cache, batch, logits_rows)
+                self._results = self._decoder.forward_with_states(input_ids, positions, kv_cache, batch, logits_rows)
             self._kv_cache = kv_cache
         assert kv_cache is self._kv_cache, "a program is recorded for one cache"
         self._program.run(input_ids, positions, batch, logits_rows)
-        return self._logits[: len(logits_rows)]
+        logits, states = self._results
+        return logits[: len(logits_rows)], states[: len(input_ids)]

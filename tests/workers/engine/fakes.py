@@ -28,6 +28,11 @@ def logits_of(context: list[int]) -> torch.Tensor:
     return 3 * torch.sin(TOKENS * (1 + checksum % 9973) + checksum % 7)
 
 
+def state_of(token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Hidden states [num_tokens, 3] of tokens at their positions."""
+    return torch.stack([token_ids.float(), 1.0 + positions, torch.sin(token_ids + 0.3 * positions)], dim=1)
+
+
 @dataclass(frozen=True)
 class FakeShape:
     num_layers: int = 1
@@ -70,6 +75,21 @@ class FakeModel:
             assert values == list(range(len(values))), f"positions in the cache are {values}"
             logits[i] = torch.nan if self.nan_tokens & set(keys) else logits_of(keys)
         return logits
+
+    def forward_with_states(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: AttentionBatch,
+        logits_rows: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A state is a function of its token and its place alone."""
+        logits = self.forward(input_ids, positions, kv_cache, batch, logits_rows)
+        states = state_of(input_ids, positions)
+        for token_id in self.nan_tokens:
+            states[input_ids == token_id] = torch.nan
+        return logits, states
 
 
 def make_config(**overrides: Any) -> EngineConfig:
