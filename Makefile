@@ -1,5 +1,5 @@
 # make run    everything on this machine, on http://127.0.0.1:8000
-# make test   the whole suite, on servers of its own, as two runs side by side; PYTEST_ARGS=tests/db for a part of it
+# make test   the whole suite, on servers of its own, as three runs side by side; PYTEST_ARGS=tests/db for a part of it
 # make lint   style and types
 # make bench-queue   what the queue costs, beside a plain Celery task; a minute or two
 # make bench-engine  what the engine's scheduling, cache and preemption cost and give; three minutes
@@ -28,7 +28,7 @@ run: $(VENV)/installed-run
 	@exec setpriv --pdeathsig TERM $(BIN)/headrace up
 
 test: $(VENV)/installed-test
-	$(BIN)/python -m $(if $(PYTEST_ARGS),pytest $(PYTEST_ARGS),tests.halves)
+	$(BIN)/python -m $(if $(PYTEST_ARGS),pytest $(PYTEST_ARGS),tests.parts)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .

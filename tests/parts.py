@@ -1,7 +1,8 @@
-"""`python -m tests.halves`: the whole suite as two pytest runs side by side, which share nothing but the files.
+"""`python -m tests.parts`: the whole suite as three pytest runs side by side, which share nothing but the files.
 
-A run waits for other processes half of its time; two of them keep two cores busy. Each has its own stores, directories
-and ports, and computes in one thread. What they print comes line by line as it is made, their reports at the end.
+A run waits for other processes half of its time; three of them keep two cores busy. Each has its own stores,
+directories and ports, and computes in one thread. What they print comes line by line as it is made, their reports at
+the end.
 """
 
 import os
@@ -10,13 +11,14 @@ import subprocess
 import sys
 from threading import Thread
 
-# One run takes this directory and the other whatever else there is, so that every test file is in one of them.
-APART = "tests/workers"
-HALVES = {"workers": [APART], "rest": [f"--ignore={APART}"]}  # name and arguments
+# Two runs take these directories and the third whatever else there is, so that every test file is in one of them.
+APART = {"workers": ["tests/workers"], "clients": ["tests/openai", "tests/e2e", "tests/chaos"]}
+REST = [f"--ignore={directory}" for directories in APART.values() for directory in directories]
+PARTS = APART | {"rest": REST}  # name and arguments
 RULE = "=" * 10  # pytest draws the first one above its header, and the second one above its report
 
 
-class Half:
+class Part:
     """One pytest run, as it goes."""
 
     def __init__(self, name: str, arguments: list[str]) -> None:
@@ -57,11 +59,11 @@ class Half:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches both runs; their reports are still to be shown
-    halves = [Half(name, arguments) for name, arguments in HALVES.items()]
-    exit_codes = [half.end() for half in halves]
-    for half in halves:
-        half.print_report()
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches all runs; their reports are still to be shown
+    parts = [Part(name, arguments) for name, arguments in PARTS.items()]
+    exit_codes = [part.end() for part in parts]
+    for part in parts:
+        part.print_report()
     return max(exit_codes, key=abs)
 
 
