@@ -65,7 +65,8 @@ async def test_a_page_leaves_prompts_and_outputs_where_they_are(async_session: A
     async_session.expunge_all()
     (row,) = await job_queries.list_jobs(async_session, "t", limit=9)
     assert row.output is None
-    assert inspect(row.input).unloaded == {"prompt", "messages", "prompt_token_ids", "sampling", "webhook_host"}
+    bodies = {"prompt", "messages", "prompt_token_ids", "sampling", "request", "webhook_host"}
+    assert inspect(row.input).unloaded == bodies
     assert row.input.metadata_ == {"who": "me"}
 
 
