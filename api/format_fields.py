@@ -43,7 +43,8 @@ class JsonSchemaFormat(RequestObject):
     json_schema: JsonSchema = Field(description="The schema.")
 
 
-def _format_branch(value: Any) -> str | None:
+def format_branch(value: Any) -> str | None:
+    """Which of the three forms a value is, by its type."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     marks = {"text": ONE, "json_object": NAMED, "json_schema": ALLOWED}
     return marks.get(kind) if isinstance(kind, str) else None
@@ -54,7 +55,7 @@ ResponseFormat = Annotated[
     | Annotated[JsonObjectFormat, Tag(NAMED)]
     | Annotated[JsonSchemaFormat, Tag(ALLOWED)],
     Discriminator(
-        _format_branch, "wrong_type", "must be an object whose 'type' is 'text', 'json_object' or 'json_schema'"
+        format_branch, "wrong_type", "must be an object whose 'type' is 'text', 'json_object' or 'json_schema'"
     ),
 ]
 

@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from api.constraint_fields import StructuredOutputFields
 from api.fields import ALLOWED, NAMED, ONE, MetadataValue, RequestObject
-from api.format_fields import ANY_OBJECT, JsonObjectFormat, JsonSchema, TextFormat
+from api.format_fields import ANY_OBJECT, JsonObjectFormat, JsonSchema, TextFormat, format_branch
 
 
 class FlatSchemaFormat(JsonSchema):
@@ -15,18 +15,12 @@ class FlatSchemaFormat(JsonSchema):
     type: Literal["json_schema"] = Field(description="Always `json_schema`.")
 
 
-def _format_branch(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    marks = {"text": ONE, "json_object": NAMED, "json_schema": ALLOWED}
-    return marks.get(kind) if isinstance(kind, str) else None
-
-
 Format = Annotated[
     Annotated[TextFormat, Tag(ONE)]
     | Annotated[JsonObjectFormat, Tag(NAMED)]
     | Annotated[FlatSchemaFormat, Tag(ALLOWED)],
     Discriminator(
-        _format_branch, "wrong_type", "must be an object whose 'type' is 'text', 'json_object' or 'json_schema'"
+        format_branch, "wrong_type", "must be an object whose 'type' is 'text', 'json_object' or 'json_schema'"
     ),
 ]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from api.fields import ALLOWED, NAMED, ONE, RequestObject, wrong_field
-from api.tool_fields import MAX_TOOLS, FunctionName, FunctionTool
+from api.tool_fields import MAX_TOOLS, FunctionName, FunctionTool, choice_branch
 from api.tool_use import Function, ToolUse
 
 
@@ -33,17 +33,11 @@ class AllowedFunctions(RequestObject):
     )
 
 
-def _choice_branch(value: Any) -> str | None:
-    if not isinstance(value, dict):
-        return ONE if isinstance(value, str) else None
-    return ALLOWED if value.get("type") == "allowed_tools" else NAMED
-
-
 ResponseToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag(ONE)]
     | Annotated[NamedFunction, Tag(NAMED)]
     | Annotated[AllowedFunctions, Tag(ALLOWED)],
-    Discriminator(_choice_branch, "wrong_type", "must be 'none', 'auto', 'required' or an object that names tools"),
+    Discriminator(choice_branch, "wrong_type", "must be 'none', 'auto', 'required' or an object that names tools"),
 ]
 
 

@@ -66,7 +66,8 @@ class AllowedToolChoice(RequestObject):
     allowed_tools: AllowedTools = Field(description="Which, and whether one must be called.")
 
 
-def _choice_branch(value: Any) -> str | None:
+def choice_branch(value: Any) -> str | None:
+    """How a choice of tools is spelled: a word, one tool, or some of them."""
     if not isinstance(value, dict):
         return ONE if isinstance(value, str) else None
     return ALLOWED if value.get("type") == "allowed_tools" else NAMED
@@ -76,7 +77,7 @@ ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag(ONE)]
     | Annotated[NamedTool, Tag(NAMED)]
     | Annotated[AllowedToolChoice, Tag(ALLOWED)],
-    Discriminator(_choice_branch, "wrong_type", "must be 'none', 'auto', 'required' or an object that names tools"),
+    Discriminator(choice_branch, "wrong_type", "must be 'none', 'auto', 'required' or an object that names tools"),
 ]
 
 
