@@ -25,10 +25,10 @@ ROWS = text("""
     SELECT jobs.id, status, key, num_output_tokens, text, token_ids, crashes, attempt, error_code, error_message
     FROM jobs JOIN idempotency_keys ON job_id = jobs.id LEFT JOIN job_outputs ON job_outputs.job_id = jobs.id
 """)
-EVENTS = text("SELECT id, job_id, type FROM webhook_events")
+EVENTS = text("SELECT id, job_id, type FROM webhook_events WHERE job_id IS NOT NULL")
 COUNTS = {  # what must be nought when nothing is under way
     "jobs without an idempotency key": "SELECT count(*) - {num_recipes} FROM jobs"
-    " WHERE NOT EXISTS (SELECT FROM idempotency_keys WHERE job_id = jobs.id)",
+    " WHERE batch_id IS NULL AND NOT EXISTS (SELECT FROM idempotency_keys WHERE job_id = jobs.id)",
     "rows queued or running": "SELECT count(*) FROM jobs WHERE status IN ('queued', 'running')",
     "deliveries on their way": "SELECT count(*) FROM webhook_deliveries WHERE status <> 'delivered'",
     "transactions left open": "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'",

@@ -10,11 +10,9 @@ from typing import Any
 
 import httpx
 
+from tests.chaos.asker import PAUSE_SECONDS, Asker
 from tests.chaos.recipes import Recipe
-from tests.chaos.world import KEY
 
-TIMEOUT = httpx.Timeout(5.0)  # a stream silent for that long is opened again, at the other API
-PAUSE_SECONDS = 0.2
 CANCELLED_SHARE, STREAMED_SHARE, LEAVING_SHARE = 0.15, 0.75, 0.3
 TIERS = ("high", "normal", "low")
 
@@ -37,17 +35,19 @@ class Client:
 
     def __init__(self, name: str, urls: Sequence[str], recipes: Sequence[Recipe], *, seed: str, hook_url: str) -> None:
         self._name = name
-        self._urls = urls
         self._recipes = recipes
         self._dice = random.Random(seed)
         self._hook_url = hook_url
-        self._turn = self._dice.randrange(len(urls))  # of the API asked now
+        self._asker = Asker(name, urls, first=self._dice.randrange(len(urls)))
         self.transcripts: list[Transcript] = []
-        self.refusals: list[str] = []  # answers that no fault of a store excuses
+
+    @property
+    def refusals(self) -> list[str]:
+        return self._asker.refusals
 
     async def run(self, stop: asyncio.Event) -> None:
         """Begin jobs until `stop`, and return when the last one has ended."""
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=TIMEOUT) as self._http:
+        async with self._asker:
             while not stop.is_set():
                 transcript = Transcript(f"{self._name}-{len(self.transcripts)}", self._dice.choice(self._recipes))
                 self.transcripts.append(transcript)
@@ -65,18 +65,19 @@ class Client:
             group.create_task(follow(transcript))
             await asyncio.sleep(after)
             transcript.is_cancelled = True
-            await self._until_answered("POST", f"/v1/jobs/{next(iter(transcript.ids))}/cancel")
+            await self._asker.ask("POST", f"/v1/jobs/{next(iter(transcript.ids))}/cancel")
 
     async def _submit(self, transcript: Transcript, *, tier: str, repeats: bool) -> None:
         body = transcript.recipe.body | {"tier": tier, "webhook_url": f"{self._hook_url}/{transcript.key}"}
         for _ in range(2 if repeats else 1):
-            job = await self._until_answered("POST", "/v1/jobs", body, {"Idempotency-Key": transcript.key})
-            transcript.ids.add(job["id"])
+            headers = {"Idempotency-Key": transcript.key}
+            response = await self._asker.ask("POST", "/v1/jobs", json=body, headers=headers)
+            transcript.ids.add(response.json()["id"])
 
     async def _poll(self, transcript: Transcript) -> None:
         path = f"/v1/jobs/{next(iter(transcript.ids))}"
         while transcript.end is None:
-            job = await self._until_answered("GET", path, headers={"Prefer": "wait=3"})
+            job = (await self._asker.ask("GET", path, headers={"Prefer": "wait=3"})).json()
             if job["ended_at"] is not None:
                 transcript.end = job
 
@@ -86,14 +87,14 @@ class Client:
             headers = {"Last-Event-ID": str(transcript.events[-1][0])} if transcript.events else {}
             leave_at = self._dice.randrange(1, 200) if self._dice.random() < LEAVING_SHARE else None
             try:
-                async with self._http.stream("GET", self._urls[self._turn] + path, headers=headers) as response:
+                async with self._asker.http.stream("GET", self._asker.url + path, headers=headers) as response:
                     if response.status_code != 200:
-                        self._check(response.status_code, await response.aread())
+                        self._asker.check(response.status_code, await response.aread())
                         raise httpx.TransportError(f"answered {response.status_code}")
                     await self._read(transcript, response, leave_at)
             except httpx.HTTPError:
                 await asyncio.sleep(PAUSE_SECONDS)
-            self._turn = (self._turn + 1) % len(self._urls)
+            self._asker.turn()
 
     async def _read(self, transcript: Transcript, response: httpx.Response, leave_at: int | None) -> None:
         num_seen = 0
@@ -104,29 +105,6 @@ class Client:
             num_seen += 1
             if num_seen == leave_at:
                 return
-
-    async def _until_answered(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Ask one API after the other until one takes it."""
-        while True:
-            url = self._urls[self._turn] + path
-            try:
-                response = await self._http.request(method, url, json=body, headers=headers)
-            except httpx.HTTPError:
-                response = None
-            if response is not None and response.is_success:
-                answer: dict[str, Any] = response.json()
-                return answer
-            if response is not None:
-                self._check(response.status_code, response.content)
-            self._turn = (self._turn + 1) % len(self._urls)
-            await asyncio.sleep(PAUSE_SECONDS)
-
-    def _check(self, status_code: int, body: bytes) -> None:
-        """A full queue and a store that is away are told so; every other refusal is a fault."""
-        if status_code not in (429, 503):
-            self.refusals.append(f"{self._name}: {status_code} {body[:300]!r}")
 
 
 async def events(response: httpx.Response) -> AsyncIterator[tuple[int, str, dict[str, Any]]]:

@@ -17,7 +17,15 @@ from tests.servers import Server
 
 LEASE_SECONDS = 3.0  # of the world's workers: pauses are shorter and longer
 # How long a target is left alone after a fault, so that it can do some work before the next one.
-RECOVERY_SECONDS = {"engine": 8.0, "api": 4.0, "tasks": 5.0, "beat": 4.0, "postgres": 6.0, "valkey": 4.0}
+RECOVERY_SECONDS = {
+    "engine": 8.0,
+    "api": 4.0,
+    "tasks": 5.0,
+    "batches": 5.0,
+    "beat": 4.0,
+    "postgres": 6.0,
+    "valkey": 4.0,
+}
 WEIGHTS = {
     "engine-1": 6,
     "engine-2": 6,
@@ -25,6 +33,8 @@ WEIGHTS = {
     "api-2": 4,
     "tasks-1": 3,
     "tasks-2": 3,
+    "batches-1": 2,
+    "batches-2": 2,
     "beat": 2,
     "valkey": 4,
     "postgres": 3,

@@ -6,11 +6,13 @@ Peace first, for the texts as they should be; then the storm; then quiet, until 
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 from tests.chaos.auditor import Auditor, Verdict
+from tests.chaos.batches import BatchClient, check_batch
 from tests.chaos.clients import Client, Transcript
 from tests.chaos.faults import Faults, schedule
 from tests.chaos.hooks import Hooks, listening
@@ -19,6 +21,7 @@ from tests.chaos.recipes import Recipe, make_recipes, taste
 from tests.chaos.world import World, running_world, wait_until
 
 NUM_CLIENTS = 12
+NUM_BATCH_CLIENTS = 2
 EVERY_SECONDS = 2.0  # between faults
 QUIET_SECONDS = 120  # for the last jobs to end, and the last webhooks to arrive
 UNDER_WAY = "SELECT count(*) FROM jobs WHERE status IN ('queued', 'running')"
@@ -35,6 +38,7 @@ class Report:
     num_faults: int
     num_kills: int
     num_jobs: int
+    num_batches: int
     verdict: Verdict
 
     @property
@@ -42,7 +46,8 @@ class Report:
         return not any(self.verdict.counts.values())
 
     def __str__(self) -> str:
-        figures = {"faults": self.num_faults, "kills": self.num_kills, "jobs": self.num_jobs} | self.verdict.counts
+        figures = {"faults": self.num_faults, "kills": self.num_kills, "jobs": self.num_jobs}
+        figures |= {"batches": self.num_batches} | self.verdict.counts
         return f"seed {self.seed}: " + ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in figures.items())
 
 
@@ -57,13 +62,17 @@ async def storm(*, seed: int, storm_seconds: float, num_clients: int = NUM_CLIEN
             auditor = await _auditor(world, len(recipes))
             faults = Faults(world, schedule(seed, storm_seconds=storm_seconds, every_seconds=EVERY_SECONDS))
             clients = _make_clients(world, recipes, hooks, seed, num_clients)
-            await _blow(world, faults, clients, storm_seconds)
+            batch_clients = _make_batch_clients(world, recipes, seed)
+            await _blow(world, faults, [*clients, *batch_clients], storm_seconds)
             await _calm(world)
             print(f"nothing is under way after {monotonic() - began:.0f} s in all", flush=True)
             transcripts = [transcript for client in clients for transcript in client.transcripts]
             verdict = await asyncio.to_thread(auditor.audit, transcripts, hooks, faults.happened)
-            verdict.refused += [refusal for client in clients for refusal in client.refusals]
-            report = Report(seed, len(faults.happened), faults.num_kills, len(transcripts), verdict)
+            batches = [transcript for client in batch_clients for transcript in client.transcripts]
+            for batch in batches:
+                check_batch(verdict, batch)
+            verdict.refused += [refusal for client in (*clients, *batch_clients) for refusal in client.refusals]
+            report = Report(seed, len(faults.happened), faults.num_kills, len(transcripts), len(batches), verdict)
             _tell(world, report, transcripts)
             return report
 
@@ -79,7 +88,12 @@ def _make_clients(world: World, recipes: list[Recipe], hooks: Hooks, seed: int, 
     return [Client(name, world.urls, recipes, seed=name, hook_url=hooks.url) for name in names]
 
 
-async def _blow(world: World, faults: Faults, clients: list[Client], storm_seconds: float) -> None:
+def _make_batch_clients(world: World, recipes: list[Recipe], seed: int) -> list[BatchClient]:
+    names = [f"{seed}-batch-client-{number}" for number in range(NUM_BATCH_CLIENTS)]
+    return [BatchClient(name, world.urls, recipes, seed=name) for name in names]
+
+
+async def _blow(world: World, faults: Faults, clients: Sequence[Client | BatchClient], storm_seconds: float) -> None:
     """Faults and clients side by side, until the faults are over and the clients have seen their last jobs end."""
     stop, supervising = asyncio.Event(), asyncio.create_task(world.supervise())
     running = [asyncio.create_task(client.run(stop)) for client in clients]

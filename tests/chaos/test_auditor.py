@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.auditor import Row, Verdict, check_end, check_events, check_hooks, check_stream, check_text
+from tests.chaos.batches import BatchTranscript, check_batch
 from tests.chaos.clients import Transcript
 from tests.chaos.faults import Fault, Happened
 from tests.chaos.hooks import Received
@@ -107,3 +108,45 @@ def test_an_event_comes_again_only_after_its_sender_was_hit(target: str, is_excu
 
     assert faults_of(verdict) == (set() if is_excused else {"webhooks_double"})
     assert verdict.num_repeats == int(is_excused)
+
+
+def line_of(name: str, text: str) -> str:
+    return json.dumps({"custom_id": name, "response": {"body": {"choices": [{"text": text}]}}})
+
+
+def failed_line(name: str, code: str) -> str:
+    said = {"custom_id": name, "response": {"body": {"error": {"code": code}}}}
+    return json.dumps(said, separators=(",", ":"))
+
+
+def batch_of(
+    output: list[str], errors: Sequence[str] = (), *, seen: Sequence[str] = (), status: str = "completed"
+) -> BatchTranscript:
+    """An ended batch of two lines whose text is "ab"."""
+    counts = {"total": 2, "completed": len(output), "failed": len(errors)}
+    read = {json.loads(line)["custom_id"]: line for line in seen}
+    end = {"status": status, "request_counts": counts}
+    return BatchTranscript("batch_1", {"x": RECIPE, "y": RECIPE}, read, end, output, list(errors))
+
+
+X, Y = line_of("x", "ab"), line_of("y", "ab")
+
+
+@pytest.mark.parametrize(
+    ("batch", "faults"),
+    [
+        pytest.param(batch_of([X, Y], seen=[X]), set(), id="well"),
+        pytest.param(batch_of([X], [failed_line("y", "crashed")]), set(), id="dead"),
+        pytest.param(batch_of([X]), {"lost"}, id="lost"),
+        pytest.param(batch_of([X], [failed_line("y", "engine_error")]), {"lost"}, id="failed"),
+        pytest.param(batch_of([X, Y], status="failed"), {"lost"}, id="ended otherwise"),
+        pytest.param(batch_of([X, Y, Y]), {"twice", "lost"}, id="twice"),  # and the counts are of three
+        pytest.param(batch_of([X, Y], seen=[line_of("y", "ac")]), {"twice"}, id="told otherwise"),
+        pytest.param(batch_of([X, line_of("y", "ac")]), {"wrong_texts"}, id="another text"),
+    ],
+)
+def test_each_line_of_a_batch_is_answered_once_and_as_in_peace(batch: BatchTranscript, faults: set[str]) -> None:
+    verdict = Verdict()
+    check_batch(verdict, batch)
+
+    assert faults_of(verdict) == faults

@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.faults import schedule
 from tests.chaos.storm import storm
 
-SEED = 6  # empties Valkey, restarts Postgres, kills an engine worker and pauses the other for longer than its lease
+SEED = 1190  # kills both stores, one that runs batches and an engine worker, pauses the other for longer than its lease
 STORM_SECONDS = 15.0
 
 

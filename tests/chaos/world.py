@@ -1,5 +1,6 @@
 """The processes of one small installation, each of which can be killed: both stores, two APIs, two engine workers on a
-tiny model, two tasks workers and beat. Half of them reach the stores over links that can be cut."""
+tiny model, two tasks workers, two that run batches, and beat. Half of them reach the stores over links that can be
+cut."""
 
 import asyncio
 import os
@@ -157,6 +158,7 @@ class World:
                 made.append(self._process(name, argv, settings))
             api_settings = settings.model_copy(update={"port": port})
             made.append(self._process(f"api-{number}", [beside_python("headrace"), "api"], api_settings))
+            made.append(self._process(f"batches-{number}", [beside_python("headrace"), "batches"], settings))
         made.append(self._process("beat", [beside_python("headrace"), "beat"], self.settings))
         return made
 
