@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from api.commands import dead, jobs, keys, processes, queues, submit
+from api.commands import batch, dead, jobs, keys, processes, queues, submit
 
 app = typer.Typer(
     name="headrace",
@@ -45,6 +45,7 @@ def _root(
 
 submit.register(app)
 jobs.register(app)
+batch.register(app)
 dead.register(app)
 queues.register(app)
 keys.register(app)

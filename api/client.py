@@ -1,41 +1,58 @@
-"""A small synchronous client of the job API, for the command line. Knows HTTP and nothing of terminals."""
+"""The Python client of the job API, for programs and for the command line.
+
+    from api.client import Headrace
+
+    with Headrace() as client:
+        job = client.run("The water comes down the hill", max_tokens=32)
+        print(job["output"]["text"])
+
+        job = client.submit("Once upon a time", tier="low")
+        for text in (stream := client.stream(job["id"])):
+            print(text, end="", flush=True)
+        print(stream.job["status"])
+
+Where it finds the server and the key: `api.client_server`. What it sends and gets: `api.client_types`.
+"""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
-from urllib.parse import quote
+from typing import Any, Self, Unpack, cast
 from uuid import uuid4
 
-import httpx
+from api.client_batch import Batch, BatchResult, Requests, create_batch, find_batch
+from api.client_connection import Connection, json_of
+from api.client_errors import BatchFailed, HeadraceError, NoModel, RequestRefused, ServerUnreachable, WaitTimeout
+from api.client_server import find_server
+from api.client_stream import TextStream, follow, job_path
+from api.client_types import BatchState, Job, JobFields, JobFilter, Json, Replay, ReplayFilter
+from api.event_lines import ENDED, Event
 
-from api.event_lines import ENDED, Event, read_events
+__all__ = [
+    "Batch",
+    "BatchFailed",
+    "BatchResult",
+    "BatchState",
+    "Event",
+    "Headrace",
+    "HeadraceError",
+    "Job",
+    "NoModel",
+    "Readiness",
+    "Replay",
+    "RequestRefused",
+    "ServerUnreachable",
+    "TextStream",
+    "WaitTimeout",
+]
 
-Json = dict[str, Any]
-
-PATIENCE_SECONDS = 60.0  # how long a watched job's server may be away; a restart takes a few seconds
+PATIENCE_SECONDS = 60.0  # how long a server may be away; a restart takes a few seconds
+FIRST_CONTACT_SECONDS = 5.0
+LONGEST_WAIT_SECONDS = 60  # of one request for a job's end
 POLL_SECONDS = 0.25  # a request can wait for a job's end, but not for its start
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 4.0
-READ_SECONDS = 90.0  # longer than the longest `Prefer: wait` and than the pauses between an event stream's comments
-
-
-class ServerUnreachable(Exception):
-    """Nothing answers at the URL, or the connection broke before an answer was whole."""
-
-
-@dataclass
-class RequestRefused(Exception):
-    """The server answered with an error."""
-
-    status: int
-    message: str
-    code: str | None
-    request_id: str | None
-    body: Json
-
-    def __str__(self) -> str:
-        return self.message
+PAGE = 100
 
 
 @dataclass(frozen=True)
@@ -46,192 +63,201 @@ class Readiness:
     detail: Json
 
 
-class Client:
-    """One server and one key. Not for threads to share."""
+class Headrace:
+    """One server and one key. Threads may share it; close it, or use it in a `with` block.
 
-    def __init__(self, url: str, key: str | None, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self.url = url.rstrip("/")
-        self._patience_seconds = patience_seconds
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = httpx.Timeout(READ_SECONDS, connect=5.0)
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+    Without arguments it takes HEADRACE_URL and HEADRACE_API_KEY, else this machine's server and the key in its data
+    directory. While the server is away or too busy (429, 502, 503, 504), every call is repeated for `patience_seconds`,
+    a server that has never answered is tried for `first_contact_seconds`; no repetition makes a second job. What then
+    still fails raises a HeadraceError: ServerUnreachable or RequestRefused.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        first_contact_seconds: float = FIRST_CONTACT_SECONDS,
+    ) -> None:
+        self._connection = Connection(
+            find_server(url, key), patience_seconds=patience_seconds, first_contact_seconds=first_contact_seconds
+        )
+        self.url = self._connection.url
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._http.close()
+        self.close()
 
-    def submit(self, body: Json) -> Json:
-        """The accepted job. Sent again when the answer is lost, under one idempotency key, so that it runs once."""
-        return self._post_once("/v1/jobs", body, str(uuid4()))
+    def close(self) -> None:
+        """Close its connections."""
+        self._connection.close()
 
-    def get(self, job_id: str, *, wait_seconds: int = 0) -> Json:
-        """The job as it stands; with `wait_seconds`, as soon as it has ended or after that long."""
-        headers = {"Prefer": f"wait={wait_seconds}"} if wait_seconds else {}
-        return self._json("GET", _path(job_id), headers=headers)
+    def submit(
+        self,
+        /,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        idempotency_key: str | None = None,
+        **fields: Unpack[JobFields],
+    ) -> Job:
+        """The accepted job, queued: of a prompt (text or token ids) or of messages.
 
-    def watch(self, job_id: str) -> Iterator[Json]:
-        """The job now, then about once a second, the last time when it has ended. Sits out a server's restart."""
-        return self._watch(job_id, lambda job: job["status"] in ENDED, wait_seconds=1)
+        Without a `model` it runs on the first that is ready. A submit whose answer is lost is sent again under the same
+        idempotency key, so that it makes one job; give a key of your own to make it so across restarts of your program.
+        """
+        body = _sendable({"prompt": prompt, "messages": messages, **fields})
+        if "model" not in body:
+            body["model"] = self._first_model()
+        return cast(Job, self._post("/v1/jobs", body, idempotency_key or str(uuid4())))
 
-    def watch_start(self, job_id: str) -> Iterator[Json]:
-        """The job now, then a few times a second, the last time when it is no longer queued."""
-        return self._watch(job_id, lambda job: job["status"] != "queued", pause_seconds=POLL_SECONDS)
+    def run(
+        self,
+        /,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        timeout: float | None = None,
+        **fields: Unpack[JobFields],
+    ) -> Job:
+        """Submit a job and wait for its end: `submit` and `wait` in one."""
+        return self.wait(self.submit(prompt, messages=messages, **fields)["id"], timeout=timeout)
+
+    def wait(self, job_id: str, *, timeout: float | None = None) -> Job:
+        """The job once it has ended, however it ended: look at its `status`.
+
+        Raises WaitTimeout when that takes more than `timeout` seconds; the job goes on.
+        """
+        give_up_at = None if timeout is None else time.monotonic() + timeout
+        while True:
+            seconds_left = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
+            at_most = LONGEST_WAIT_SECONDS if seconds_left is None else min(seconds_left, LONGEST_WAIT_SECONDS)
+            job = self._get(job_id, wait_seconds=int(at_most), within_seconds=seconds_left)
+            if job["status"] in ENDED:
+                return job
+            if seconds_left == 0:
+                raise WaitTimeout(job)
+            if at_most < 1:
+                time.sleep(min(at_most, POLL_SECONDS))
+
+    def stream(self, job_id: str) -> TextStream:
+        """The job's text as it is written, from its beginning; its `job` says, at the end, how it ended.
+
+        A connection that breaks is made again where it was: no token is missing and none comes twice.
+        """
+        return TextStream(follow(self._connection, job_id))
 
     def events(self, job_id: str, *, after: int | None = None) -> Iterator[Event]:
-        """The job's events beyond number `after`, each once, over as many connections as it takes, until its end."""
-        retry = _Retry(self._patience_seconds)
-        while True:
-            try:
-                for event in self._connect_events(job_id, after):
-                    after = event.number
-                    retry = _Retry(self._patience_seconds)
-                    yield event
-                    if event.is_end:
-                        return
-                error: Exception = ServerUnreachable(f"{self.url} closed the event stream before the job ended")
-            except _NothingFollows:
-                return
-            except (ServerUnreachable, RequestRefused) as broken:
-                error = broken
-            retry.pause_or_raise(error)
+        """The same as events, with token ids, log probabilities and every output; those beyond number `after`."""
+        return follow(self._connection, job_id, after=after)
 
-    def cancel(self, job_id: str) -> Json:
-        """The job, ended: cancelled now, or as it had ended before."""
-        return self._json("POST", f"{_path(job_id)}/cancel")
+    def get(self, job_id: str) -> Job:
+        """The job as it stands."""
+        return self._get(job_id)
 
-    def list_jobs(self, parameters: Json) -> Json:
-        """A page of jobs, the newest first."""
-        return self._json("GET", "/v1/jobs", params=parameters)
+    def watch(self, job_id: str) -> Iterator[Job]:
+        """The job now, then about once a second, the last time when it has ended."""
+        job = self._get(job_id)
+        yield job
+        while job["status"] not in ENDED:
+            job = self._get(job_id, wait_seconds=1)
+            yield job
 
-    def replay(self, job_id: str) -> Json:
+    def watch_start(self, job_id: str) -> Iterator[Job]:
+        """The job now, then a few times a second, the last time when it is no longer queued."""
+        job = self._get(job_id)
+        yield job
+        while job["status"] == "queued":
+            time.sleep(POLL_SECONDS)
+            job = self._get(job_id)
+            yield job
+
+    def cancel(self, job_id: str) -> Job:
+        """The job, ended: cancelled now, or as it had ended before. What it wrote is kept."""
+        return cast(Job, self._connection.json("POST", f"{job_path(job_id)}/cancel"))
+
+    def jobs(self, *, limit: int | None = None, **wanted: Unpack[JobFilter]) -> Iterator[Job]:
+        """Your jobs that match, newest first, at most `limit`; without their outputs. Pages are fetched as needed."""
+        parameters = _sendable(wanted)
+        parameters |= {f"metadata[{name}]": value for name, value in parameters.pop("metadata", {}).items()}
+        page: Json = {"has_more": True}
+        while page["has_more"] and (limit is None or limit > 0):
+            size = PAGE if limit is None else min(limit, PAGE)
+            page = self._connection.json("GET", "/v1/jobs", params=parameters | {"limit": size})
+            yield from page["data"]
+            parameters["after"] = page["last_id"]
+            limit = None if limit is None else limit - len(page["data"])
+
+    def replay(self, job_id: str) -> Job:
         """The new job that repeats an ended one."""
-        return self._post_once(f"{_path(job_id)}/replay", {}, str(uuid4()))
+        return cast(Job, self._post(f"{job_path(job_id)}/replay", {}, str(uuid4())))
 
-    def replay_many(self, body: Json, idempotency_key: str) -> Json:
-        """A page of replays, by filter. Waits while the queue is full, as long as a server may be away."""
-        retry = _Retry(self._patience_seconds)
-        while True:
-            try:
-                return self._post_once("/v1/jobs/replay", body, idempotency_key)
-            except RequestRefused as refused:
-                retry.pause_or_raise(refused)
+    def replay_all(self, **wanted: Unpack[ReplayFilter]) -> Iterator[Replay]:
+        """Replay every ended job that matches, dead ones if no `status` is named; what became of each."""
+        body, idempotency_key = _sendable(wanted), str(uuid4())
+        page: Json = {"has_more": True}
+        while page["has_more"]:
+            page = self._post("/v1/jobs/replay", body, idempotency_key)
+            yield from page["data"]
+            body["after"] = page["last_id"]
+
+    def batch(
+        self,
+        requests: Requests,
+        *,
+        endpoint: str,
+        completion_window: str = "24h",
+        metadata: dict[str, str] | None = None,
+    ) -> Batch:
+        """Upload requests to one endpoint, such as /v1/completions, and run them as a batch.
+
+        `requests`: bodies by their custom_id; or lines of a batch file as dicts, in which `method` and `url` may be
+        left out; or the path of such a file.
+
+            batch = client.batch({"a": {"model": "m", "prompt": "Water is"}}, endpoint="/v1/completions")
+            for custom_id, result in batch.results():
+                print(custom_id, result.body or result.error)
+        """
+        fields: Json = {"endpoint": endpoint, "completion_window": completion_window, "metadata": metadata or {}}
+        return create_batch(self._connection, requests, fields)
+
+    def get_batch(self, batch_id: str) -> Batch:
+        """A batch that was made before."""
+        return find_batch(self._connection, batch_id)
 
     def queues(self) -> list[Json]:
         """Depth of each model's tiers."""
-        return list(self._json("GET", "/v1/queues")["data"])
+        return list(self._connection.json("GET", "/v1/queues")["data"])
 
     def models(self) -> list[Json]:
         """The served models."""
-        return list(self._json("GET", "/v1/models")["data"])
+        return list(self._connection.json("GET", "/v1/models")["data"])
 
     def readiness(self) -> Readiness:
-        """Whether the service can take and run jobs, and what /readyz says about it."""
-        response = self._send("GET", "/readyz")
-        return Readiness(response.is_success, _json_of(response))
+        """Whether the service can take and run jobs, and what /readyz says about it. Asked once."""
+        response = self._connection.send("GET", "/readyz")
+        return Readiness(response.is_success, json_of(response))
 
-    def _watch(
-        self, job_id: str, is_over: Callable[[Json], bool], *, wait_seconds: int = 0, pause_seconds: float = 0.0
-    ) -> Iterator[Json]:
-        job = self.get(job_id)
-        yield job
-        retry = _Retry(self._patience_seconds)
-        while not is_over(job):
-            time.sleep(pause_seconds)
-            try:
-                job = self.get(job_id, wait_seconds=wait_seconds)
-            except (ServerUnreachable, RequestRefused) as error:
-                retry.pause_or_raise(error)
-                continue
-            retry = _Retry(self._patience_seconds)
-            yield job
+    def _get(self, job_id: str, *, wait_seconds: int = 0, within_seconds: float | None = None) -> Job:
+        """The job as it stands; with `wait_seconds`, as soon as it has ended or after that long."""
+        headers = {"Prefer": f"wait={wait_seconds}"} if wait_seconds else {}
+        job = self._connection.json("GET", job_path(job_id), headers=headers, within_seconds=within_seconds)
+        return cast(Job, job)
 
-    def _connect_events(self, job_id: str, after: int | None) -> Iterator[Event]:
-        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": str(after)} if after is not None else {})
-        try:
-            with self._http.stream("GET", f"{_path(job_id)}/events", headers=headers) as response:
-                if response.status_code == httpx.codes.NO_CONTENT:
-                    raise _NothingFollows
-                if response.status_code != httpx.codes.OK:
-                    response.read()
-                    raise _refusal(response)
-                yield from read_events(response.iter_bytes())
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+    def _post(self, path: str, body: Json, idempotency_key: str) -> Json:
+        return self._connection.json("POST", path, json=body, headers={"Idempotency-Key": idempotency_key})
 
-    def _post_once(self, path: str, body: Json, idempotency_key: str) -> Json:
-        """Post; again, under the same key, when the answer was lost."""
-        headers = {"Idempotency-Key": idempotency_key}
-        try:
-            return self._json("POST", path, json=body, headers=headers)
-        except ServerUnreachable as error:
-            if isinstance(error.__cause__, httpx.ConnectError):
-                raise
-            return self._json("POST", path, json=body, headers=headers)
-
-    def _json(self, method: str, path: str, **content: Json) -> Json:
-        response = self._send(method, path, **content)
-        if not response.is_success:
-            raise _refusal(response)
-        body = _json_of(response)
-        if not body:
-            raise ServerUnreachable(f"what answers at {self.url} is not Headrace")
-        return body
-
-    def _send(self, method: str, path: str, **content: Json) -> httpx.Response:
-        """`content`: httpx's json, params and headers."""
-        try:
-            return self._http.request(method, path, **content)  # type: ignore[arg-type]
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, error: Exception) -> ServerUnreachable:
-        if isinstance(error, (httpx.UnsupportedProtocol, httpx.InvalidURL)):
-            return ServerUnreachable(f"'{self.url}' is not the URL of a server")
-        if isinstance(error, httpx.ConnectError):
-            return ServerUnreachable(f"nothing answers at {self.url}")
-        return ServerUnreachable(f"the connection to {self.url} broke: {error or type(error).__name__}")
+    def _first_model(self) -> str:
+        models = self.models()
+        if not models:
+            raise NoModel
+        return str(min(models, key=lambda model: ("ready", "loading", "offline").index(model["status"]))["id"])
 
 
-class _NothingFollows(Exception):
-    """The cursor names the last event of a job that has ended."""
-
-
-class _Retry:
-    """Growing pauses until patience runs out. Made anew after every success."""
-
-    def __init__(self, patience_seconds: float) -> None:
-        self._give_up_at = time.monotonic() + patience_seconds
-        self._pause_seconds = FIRST_PAUSE_SECONDS
-
-    def pause_or_raise(self, error: Exception) -> None:
-        """Wait before trying again; raise `error` when it is no passing one or has lasted too long."""
-        is_passing = not isinstance(error, RequestRefused) or error.status in (429, 502, 503, 504)
-        if not is_passing or time.monotonic() + self._pause_seconds > self._give_up_at:
-            raise error
-        time.sleep(self._pause_seconds)
-        self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
-
-
-def _path(job_id: str) -> str:
-    return f"/v1/jobs/{quote(job_id, safe='')}"
-
-
-def _refusal(response: httpx.Response) -> RequestRefused:
-    body = _json_of(response)
-    error = body.get("error")
-    if not isinstance(error, dict) or "message" not in error:  # a proxy's answer, not the API's
-        message = f"the server answered {response.status_code} {response.reason_phrase}"
-        error = {"message": message, "type": "server_error", "param": None, "code": None}
-    request_id = response.headers.get("x-request-id")
-    return RequestRefused(response.status_code, str(error["message"]), error.get("code"), request_id, {"error": error})
-
-
-def _json_of(response: httpx.Response) -> Json:
-    """The JSON object in a response; empty when there is none."""
-    try:
-        body = response.json()
-    except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}
+def _sendable(fields: Mapping[str, Any]) -> Json:
+    """The fields that were given, times as text."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}

@@ -25,7 +25,7 @@ class Event:
 def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
     """The events in `chunks`. Comments and frames without data are skipped; a frame cut off at the end is dropped."""
     fields: dict[str, str] = {}
-    for line in _lines(chunks):
+    for line in read_lines(chunks):
         if line:
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")
@@ -36,7 +36,7 @@ def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
         fields = {}
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+def read_lines(chunks: Iterable[bytes]) -> Iterator[str]:
     """Lines ended by LF or CR LF alone: `httpx` and `str.splitlines` also cut at U+2028 and others, inside the JSON."""
     pending = b""
     for chunk in chunks:

@@ -2,14 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
-    from api.client import Client, RequestRefused
+    from api.client import Headrace
 
 JOBS = "Jobs"  # heading in `headrace --help`
 
@@ -17,7 +17,9 @@ EXIT_ERROR, EXIT_NOT_SUCCEEDED, EXIT_INTERRUPTED = 1, 3, 130
 
 UrlOption = Annotated[
     str | None,
-    typer.Option(envvar="HEADRACE_URL", help="The server; default http://127.0.0.1:8000, or HEADRACE_PORT's."),
+    typer.Option(
+        help="The server; default HEADRACE_URL, or http://127.0.0.1:8000, or HEADRACE_PORT's.", show_default=False
+    ),
 ]
 KeyOption = Annotated[
     str | None,
@@ -30,26 +32,27 @@ JobId = Annotated[str, typer.Argument(help="The job's id, as `headrace submit` p
 
 
 @contextmanager
-def connect(url: str | None, key: str | None, *, is_json: bool) -> Iterator["Client"]:
-    """A client of the server that options and settings name. Its errors end the command with one clear message."""
+def connect(url: str | None, key: str | None, *, is_json: bool, is_patient: bool = False) -> Iterator["Headrace"]:
+    """A client of the server that options and settings name. Its errors end the command with one clear message.
+
+    A patient one sits out a restart of the server and a full queue: for commands that take a while anyway.
+    """
     from pydantic import ValidationError
 
-    from api.client import Client, RequestRefused, ServerUnreachable
+    from api.client import PATIENCE_SECONDS, Headrace, HeadraceError, RequestRefused
 
     try:
-        url, key = url or _default_url(), key or _default_key()
+        patience_seconds = PATIENCE_SECONDS if is_patient else 0.0
+        client = Headrace(url, key, patience_seconds=patience_seconds, first_contact_seconds=0.0)
     except ValidationError as error:
         fail(settings_message(error), is_json=is_json)
-    if "://" not in url:
-        url = f"http://{url}"
     try:
-        with Client(url, key) as client:
+        with client:
             yield client
     except RequestRefused as error:
-        fail(error.message, is_json=is_json, hint=_way_out(error, key), body=error.body, request_id=error.request_id)
-    except ServerUnreachable as error:
-        hint = "Start one here with `make run` or `headrace up`, or name another with --url."
-        fail(f"{error}.", is_json=is_json, hint=hint)
+        fail(error.message, is_json=is_json, hint=error.hint, body=error.body, request_id=error.request_id)
+    except HeadraceError as error:
+        fail(error.message, is_json=is_json, hint=error.hint)
 
 
 def fail(
@@ -82,51 +85,25 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def exit_as(job: dict[str, Any]) -> None:
+def exit_as(job: Mapping[str, Any]) -> None:
     """End the command with code 3 when `job` has ended other than well."""
     if job["status"] not in ("queued", "running", "succeeded"):
         raise typer.Exit(EXIT_NOT_SUCCEEDED)
 
 
 @contextmanager
-def leaving(job_id: str) -> Iterator[None]:
-    """While a job is watched: Ctrl-C says that the job goes on, and how to come back to it."""
+def leaving(public_id: str, *, what: str = "job", again: str = "tail") -> Iterator[None]:
+    """While a job or a batch is watched: Ctrl-C says that it goes on, and which command comes back to it."""
     try:
         yield
     except KeyboardInterrupt:
         from api.commands.render import stderr
 
         print(file=sys.stderr)
-        note = f"The job goes on. `headrace tail {job_id}` shows it again, `headrace cancel {job_id}` ends it."
+        come_back = f"`headrace {again} {public_id}` shows it again, `headrace cancel {public_id}` ends it."
+        note = f"The {what} goes on. {come_back}"
         stderr().print(note, markup=False, highlight=False)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def _default_url() -> str:
-    from db.settings import get_settings
-
-    return f"http://127.0.0.1:{get_settings().port}"
-
-
-def _default_key() -> str | None:
-    from db.settings import get_settings
-
-    settings = get_settings()
-    if settings.api_key:
-        return settings.api_key
-    try:
-        return (settings.data_dir / "api-key").read_text().strip() or None
-    except OSError:
-        return None
-
-
-def _way_out(error: "RequestRefused", key: str | None) -> str | None:
-    if error.status == 401:
-        which = "another key" if key else "a key"
-        return f"Give {which} with --key or HEADRACE_API_KEY, or run where HEADRACE_DATA_DIR holds its api-key."
-    if error.code == "model_loading":
-        return "`headrace status` shows when it is there."
-    return None
 
 
 def settings_message(error: Any) -> str:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
-from uuid import uuid4
 
 import typer
 
@@ -12,10 +11,9 @@ from api.commands.connection import EXIT_NOT_SUCCEEDED, JOBS, JsonOption, KeyOpt
 from api.commands.submit import name_and_value
 
 if TYPE_CHECKING:
-    from api.client import Client
+    from api.client import Headrace, Replay
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-PAGE = 100
 
 ModelOption = Annotated[str | None, typer.Option("--model", "-m", help="Only jobs of this model.")]
 TierOption = Annotated[str | None, typer.Option("--tier", "-t", help="Only jobs of this tier.")]
@@ -50,9 +48,9 @@ def dead(
     """
     from api.commands.render import dead_table, stdout
 
-    wanted = _filter(model, tier, metadata, since, until)
+    wanted = _filter(model, tier, metadata, since, until) | ({} if replayed else {"replayed": False})
     with connect(url, key, is_json=is_json) as client:
-        jobs = list(_dead_jobs(client, wanted | ({} if replayed else {"replayed": "false"}), limit))
+        jobs = list(client.jobs(status="dead", limit=limit, **wanted))
     if is_json:
         for job in jobs:
             print_json(job)
@@ -89,14 +87,13 @@ def replay(
     wanted = _filter(model, tier, metadata, since, until)
     if job_ids and (wanted or replayed or status != "dead"):
         raise typer.BadParameter("filters need --all", param_hint="JOB")
-    body = wanted | {"metadata": _pairs(metadata), "status": status, "include_replayed": replayed}
-    body = {name: value for name, value in body.items() if not name.startswith("metadata[")}
-    with connect(url, key, is_json=is_json) as client:
-        outcomes = _replay_all(client, body) if every else _replay_each(client, job_ids or [])
+    wanted |= {"status": status, "include_replayed": replayed}
+    with connect(url, key, is_json=is_json, is_patient=every) as client:
+        outcomes = client.replay_all(**wanted) if every else _replay_each(client, job_ids or [])
         _show(outcomes, is_json=is_json)
 
 
-def _show(outcomes: Iterator[dict[str, Any]], *, is_json: bool) -> None:
+def _show(outcomes: Iterator["Replay"], *, is_json: bool) -> None:
     """Print each as it is done; code 3 when some were refused."""
     from api.commands.render import stderr, stdout
 
@@ -108,7 +105,7 @@ def _show(outcomes: Iterator[dict[str, Any]], *, is_json: bool) -> None:
             print_json(outcome)
         elif outcome["replay_id"] is not None:
             stdout().print(f"{outcome['job_id']}  {outcome['replay_id']}")
-        else:
+        elif outcome["error"] is not None:
             stderr().print(f"{outcome['job_id']}  {outcome['error']['message']}", style="red", markup=False)
     if not is_json:
         refused = f", {num_refused:,} refused" if num_refused else ""
@@ -117,47 +114,24 @@ def _show(outcomes: Iterator[dict[str, Any]], *, is_json: bool) -> None:
         raise typer.Exit(EXIT_NOT_SUCCEEDED)
 
 
-def _replay_each(client: "Client", job_ids: list[str]) -> Iterator[dict[str, Any]]:
+def _replay_each(client: "Headrace", job_ids: list[str]) -> Iterator["Replay"]:
     for job_id in job_ids:
         job = client.replay(job_id)
         yield {"job_id": job_id, "replay_id": job["id"], "error": None}
 
 
-def _replay_all(client: "Client", body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Page after page, under one key: a page whose answer was lost is not replayed twice."""
-    idempotency_key = str(uuid4())
-    page: dict[str, Any] = {"has_more": True, "last_id": None}
-    while page["has_more"]:
-        after = {"after": page["last_id"]} if page["last_id"] else {}
-        page = client.replay_many(body | after, idempotency_key)
-        yield from page["data"]
-
-
-def _dead_jobs(client: "Client", wanted: dict[str, Any], limit: int) -> Iterator[dict[str, Any]]:
-    page: dict[str, Any] = {"has_more": True, "last_id": None}
-    while page["has_more"] and limit > 0:
-        after = {"after": page["last_id"]} if page["last_id"] else {}
-        page = client.list_jobs({"status": "dead", "limit": min(limit, PAGE)} | wanted | after)
-        yield from page["data"]
-        limit -= len(page["data"])
-
-
 def _filter(
     model: str | None, tier: str | None, metadata: list[str] | None, since: str | None, until: str | None
 ) -> dict[str, Any]:
-    """The options that were given, as the parameters of GET /v1/jobs."""
+    """The options that were given, as the client's filters."""
     given = {
         "model": model,
         "tier": tier,
         "since": since and _moment(since, "--since"),
         "until": until and _moment(until, "--until"),
-        **{f"metadata[{name}]": value for name, value in _pairs(metadata).items()},
+        "metadata": dict(name_and_value(each, "--metadata") for each in metadata or []) or None,
     }
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _pairs(metadata: list[str] | None) -> dict[str, str]:
-    return dict(name_and_value(each, "--metadata") for each in metadata or [])
 
 
 def _moment(text: str, option: str) -> str:

@@ -39,11 +39,13 @@ def get(
     from api.commands.progress import wait_for_end
     from api.commands.render import print_job
 
-    with connect(url, key, is_json=is_json) as client, leaving(job_id):
-        if wait and is_json:
-            *_, job = client.watch(job_id)
+    with connect(url, key, is_json=is_json, is_patient=wait) as client, leaving(job_id):
+        if not wait:
+            job = client.get(job_id)
+        elif is_json:
+            job = client.wait(job_id)
         else:
-            job = wait_for_end(client, job_id) if wait else client.get(job_id)
+            job = wait_for_end(client, job_id)
     if is_json:
         print_json(job)
     else:
@@ -71,7 +73,7 @@ def tail(
         raise typer.BadParameter("needs --json: text is printed from the beginning", param_hint="--after")
     from api.commands.progress import stream_text
 
-    with connect(url, key, is_json=is_json) as client, leaving(job_id):
+    with connect(url, key, is_json=is_json, is_patient=True) as client, leaving(job_id):
         if not is_json:
             exit_as(stream_text(client, job_id))
             return
@@ -82,23 +84,23 @@ def tail(
 
 
 def cancel(
-    job_ids: Annotated[list[str], typer.Argument(help="Ids of the jobs.", metavar="JOB...")],
+    ids: Annotated[list[str], typer.Argument(help="Ids of jobs, or of batches.", metavar="JOB...")],
     is_json: JsonOption = False,
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
-    """Cancel jobs.
+    """Cancel jobs, or batches.
 
-    What they wrote is kept. Jobs that have ended stay as they are.
+    What they wrote is kept. What has ended stays as it is.
 
     Example: headrace cancel job_0193e4c2a1b47c3d8e5f60718293a4b5
     """
     from api.commands.render import headline, stdout
 
     with connect(url, key, is_json=is_json) as client:
-        for job_id in job_ids:
-            job = client.cancel(job_id)
+        for each in ids:
+            ended = client.get_batch(each).cancel() if each.startswith("batch_") else client.cancel(each)
             if is_json:
-                print_json(job)
+                print_json(ended)
             else:
-                stdout().print(headline(job))
+                stdout().print(headline(ended) if ended["object"] == "job" else f"{ended['status']}  {each}")

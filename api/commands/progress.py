@@ -1,14 +1,14 @@
 """Waits for a job while showing, on stderr, its place in line and when it will probably start."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from api.commands.render import other_outputs, stderr, summary, waiting_line, write_output
 
 if TYPE_CHECKING:
-    from api.client import Client
+    from api.client import Headrace, Job
 
 
-def wait_for_end(client: "Client", job_id: str) -> dict[str, Any]:
+def wait_for_end(client: "Headrace", job_id: str) -> "Job":
     """The job once it has ended."""
     with _Line() as line:
         for job in client.watch(job_id):
@@ -16,7 +16,7 @@ def wait_for_end(client: "Client", job_id: str) -> dict[str, Any]:
     return job
 
 
-def stream_text(client: "Client", job_id: str) -> dict[str, Any]:
+def stream_text(client: "Headrace", job_id: str) -> "Job":
     """Write the job's text to stdout as it comes; returns the job once it has ended.
 
     Of several outputs the first is written so, and then the others whole.
@@ -25,20 +25,13 @@ def stream_text(client: "Client", job_id: str) -> dict[str, Any]:
         for job in client.watch_start(job_id):
             if job["status"] == "queued":
                 line.show(job)
-    shown = ""  # the last text that was written
-    for event in client.events(job_id):
-        if event.type == "job.token":
-            text = event.data["text"] if event.data["choice"] == 0 else ""
-        else:  # a job submitted without token events has all its text at the end
-            text = event.data["output"]["text"] if event.is_end and event.data["output"] and not shown else ""
+    stream, text = client.stream(job_id), "\n"
+    for text in stream:
         write_output(text)
-        shown = text or shown
-        if event.is_end:
-            write_output("\n" if shown and not shown.endswith("\n") else "")
-            write_output(other_outputs(event.data))
-            stderr().print(summary(event.data))
-            job = event.data
-    return job
+    write_output("" if text.endswith("\n") else "\n")
+    write_output(other_outputs(stream.job))
+    stderr().print(summary(stream.job))
+    return stream.job
 
 
 class _Line:
@@ -56,7 +49,7 @@ class _Line:
         if self._status is not None:
             self._status.stop()
 
-    def show(self, job: dict[str, Any]) -> None:
+    def show(self, job: "Job") -> None:
         """Say where the job is, unless it has ended."""
         if job["status"] not in ("queued", "running"):
             return

@@ -1,6 +1,7 @@
 """How jobs, queues and times look on a terminal. Data goes to stdout, progress and remarks to stderr."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,7 +41,7 @@ def write_output(text: str) -> None:
     sys.stdout.flush()
 
 
-def print_job(job: dict[str, Any]) -> None:
+def print_job(job: Mapping[str, Any]) -> None:
     """The whole job: a headline, its facts, its output or its error."""
     console = stdout()
     console.print(headline(job))
@@ -51,7 +52,7 @@ def print_job(job: dict[str, Any]) -> None:
         write_output(job["output"]["text"].rstrip("\n") + "\n" + other_outputs(job))
 
 
-def other_outputs(job: dict[str, Any]) -> str:
+def other_outputs(job: Mapping[str, Any]) -> str:
     """What a job with several outputs wrote beside the first, each below a line that says which it is."""
     choices = (job["output"] or {}).get("choices") or []
     return "".join(
@@ -59,14 +60,14 @@ def other_outputs(job: dict[str, Any]) -> str:
     )
 
 
-def headline(job: dict[str, Any]) -> Text:
+def headline(job: Mapping[str, Any]) -> Text:
     """`● succeeded  job_0193...  gemma-3-270m  normal`."""
     style = STATUS_STYLES[job["status"]]
     dim = f"  {job['model']}  {job['tier']}"
     return Text.assemble(("● ", style), (job["status"], f"bold {style}"), f"  {job['id']}", (dim, "dim"))
 
 
-def waiting_line(job: dict[str, Any]) -> str:
+def waiting_line(job: Mapping[str, Any]) -> str:
     """`number 3 in line, starts in about 12 s`: what is known of a job that has not ended."""
     if job["status"] == "running":
         return "running"
@@ -85,7 +86,7 @@ def waiting_line(job: dict[str, Any]) -> str:
     return f"{place}, starts in about {duration(seconds)} ({earliest} to {latest})"
 
 
-def summary(job: dict[str, Any]) -> Text:
+def summary(job: Mapping[str, Any]) -> Text:
     """One line on an ended job: `succeeded  32 tokens in 1.4 s, 23 per second, stopped by length`."""
     parts = []
     num_tokens = job["usage"]["completion_tokens"] if job["usage"] else 0
@@ -112,7 +113,7 @@ def queue_table(queues: list[dict[str, Any]]) -> Table:
     return table
 
 
-def dead_table(jobs: list[dict[str, Any]]) -> Table:
+def dead_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
     """Dead jobs with their reasons, and each crash's worker and token."""
     table = _table("Job", "Model", "Tier", "Died", "Attempts", "Crashed on", "Reason")
     for job in jobs:
@@ -181,7 +182,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _facts(job: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(job: Mapping[str, Any]) -> list[tuple[str, str]]:
     created, started, ended = (_time(job[name]) for name in ("created_at", "started_at", "ended_at"))
     facts = [("created", f"{created.astimezone():%Y-%m-%d %H:%M:%S} ({_ago(created)})")]
     if job["status"] == "queued":
@@ -206,7 +207,7 @@ def _facts(job: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), value) for name, value in facts]
 
 
-def _crash(crash: dict[str, Any]) -> str:
+def _crash(crash: Mapping[str, Any]) -> str:
     worker = f"{crash['worker']} ({crash['worker_id']})" if crash["worker"] else crash["worker_id"]
     return f"{worker}, attempt {crash['attempt']}, at token {crash['tokens']}, {_ago(_time(crash['at']))}"
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.commands.connection import JOBS, JsonOption, KeyOption, UrlOption, connect, exit_as, fail, leaving, print_json
+from api.commands.connection import JOBS, JsonOption, KeyOption, UrlOption, connect, exit_as, leaving, print_json
 
 if TYPE_CHECKING:
-    from api.client import Client
+    from api.client import Headrace, Job
 
 
 def register(app: typer.Typer) -> None:
@@ -63,22 +63,20 @@ def submit(
         **{field: _json_value(value) for field, value in (name_and_value(pair, "--set") for pair in set_ or [])},
     }
     body = {field: value for field, value in given.items() if value not in (None, {}, [])}
-    with connect(url, key, is_json=is_json) as client:
-        if "model" not in body:
-            body["model"] = _first_model(client, is_json=is_json)
-        job = client.submit(body)
+    with connect(url, key, is_json=is_json, is_patient=True) as client:
+        job = client.submit(**body)
         with leaving(job["id"]):
             _follow(client, job, wait=wait, tail=tail, is_json=is_json)
 
 
-def _follow(client: "Client", job: dict[str, Any], *, wait: bool, tail: bool, is_json: bool) -> None:
+def _follow(client: "Headrace", job: "Job", *, wait: bool, tail: bool, is_json: bool) -> None:
     """Show the accepted job in the way that was asked for."""
     from api.commands.progress import stream_text, wait_for_end
     from api.commands.render import stderr, summary, waiting_line, write_output
 
     if is_json:
         if wait or tail:
-            *_, job = client.watch(job["id"])
+            job = client.wait(job["id"])
         print_json(job)
         exit_as(job)
     elif tail:
@@ -102,13 +100,6 @@ def _read_prompt(prompt: str | None) -> str:
     if prompt is None and sys.stdin.isatty():
         raise typer.BadParameter("give a prompt, or pipe one in", param_hint="PROMPT")
     return sys.stdin.read()
-
-
-def _first_model(client: "Client", *, is_json: bool) -> str:
-    models = client.models()
-    if not models:
-        fail("No model is served yet.", is_json=is_json, hint="`headrace status` shows when one is there.")
-    return str(min(models, key=lambda model: ("ready", "loading", "offline").index(model["status"]))["id"])
 
 
 def name_and_value(text: str, option: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from db.models import Status
 from db.settings import Settings, get_settings
 from tests.api.cli_world import World, finish, read_text, run_world
 
-COMMANDS = ("submit", "get", "tail", "cancel", "dead", "replay", "queues", "status")
+COMMANDS = ("submit", "get", "tail", "cancel", "batch", "dead", "replay", "queues", "status")
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_a_command_used_wrongly_exits_with_2(arguments: list[str]) -> None:
 
 def test_a_wrong_key_names_the_places_a_key_comes_from(world: World) -> None:
     result = world.run("queues", HEADRACE_API_KEY="hr_wrong")
-    assert result.exit_code == 1 and "Give another key with --key or HEADRACE_API_KEY" in result.stderr
+    assert result.exit_code == 1 and "Give another key with --key, key= or HEADRACE_API_KEY" in result.stderr
 
 
 def test_url_and_key_come_from_the_settings_when_nothing_names_them(world: World) -> None:
@@ -221,7 +221,7 @@ def test_nothing_listening_is_one_line_and_the_way_out(world: World) -> None:
     result = world.run("queues")
     world.server.start()
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[0] == f"Error: nothing answers at http://127.0.0.1:{world.server.port}."
+    assert result.stderr.splitlines()[0] == f"Error: Nothing answers at http://127.0.0.1:{world.server.port}."
     assert "make run" in result.stderr
 
 
