@@ -27,6 +27,7 @@ from api import (
     tokenize,
     webhook_endpoints,
     webhook_events,
+    webhook_secret,
 )
 from api.auth import AuthMiddleware
 from api.body_limit import BodyLimitMiddleware
@@ -54,6 +55,7 @@ ROUTERS = (
     tokenize,
     webhook_endpoints,
     webhook_events,
+    webhook_secret,
     deliveries,
     health,
 )

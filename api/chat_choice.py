@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from api.chat_calls import ChatFunction, ChatToolCall
 from api.chat_logprobs import chat_logprobs
-from api.chat_views import ChatChoice, ChatFinishReason, ChatFunction, ChatLogprobs, ChatMessage, ChatToolCall
+from api.chat_views import ChatChoice, ChatFinishReason, ChatLogprobs, ChatMessage
 from api.tool_use import call_id
 from db.stream import Token
 from workers.text.parts import Arguments, CallBegun, Content, Part, merged
@@ -38,14 +39,30 @@ class Reading:
 
 def whole_choice(reading: Reading, index: int, tokens: Sequence[Token], finish_reason: str | None) -> ChatChoice:
     """The choice with all of its tokens."""
-    parser = ToolCallParser(reading.spelling)
-    parts = [part for token in tokens for part in parser.push(token.token_id, token.text)] + parser.finish()
+    message = message_of(reading, index, tokens)
     return ChatChoice(
         index=index,
-        message=_message(reading, index, parts),
+        message=message,
         logprobs=reading.logprobs(tokens),
-        finish_reason=chat_reason(finish_reason, parser.num_calls),
+        finish_reason=chat_reason(finish_reason, len(message.tool_calls or [])),
     )
+
+
+def message_of(reading: Reading, choice: int, tokens: Sequence[Token]) -> ChatMessage:
+    """What all tokens of a choice say and call."""
+    parser = ToolCallParser(reading.spelling)
+    content = ""
+    calls: list[ChatToolCall] = []
+    for part in [part for token in tokens for part in parser.push(token.token_id, token.text)] + parser.finish():
+        match part:
+            case Content(text):
+                content += text
+            case CallBegun(index, name):
+                function = ChatFunction(name=name, arguments="")
+                calls.append(ChatToolCall(id=reading.call_id(choice, index), function=function))
+            case Arguments(index, text):
+                calls[index].function.arguments += text
+    return ChatMessage(content=content if content or not calls else None, refusal=None, tool_calls=calls or None)
 
 
 def chat_reason(finish_reason: str | None, num_calls: int) -> ChatFinishReason | None:
@@ -77,7 +94,7 @@ class StreamedChoice:
         return [*deltas, self._choice({}, chat_reason(finish_reason, self._parser.num_calls))]
 
     def _choices(self, parts: Iterable[Part]) -> list[Delta]:
-        deltas = [delta for part in merged(parts) if (delta := self._delta(part)) is not None]
+        deltas = [delta for part in merged(parts) if (delta := delta_of(self._reading, self._index, part)) is not None]
         if not self._is_begun:
             self._is_begun = True
             deltas.insert(0, {"role": "assistant", "content": ""})
@@ -89,30 +106,16 @@ class StreamedChoice:
         said = None if logprobs is None else logprobs.model_dump(mode="json")
         return {"index": self._index, "delta": delta, "logprobs": said, "finish_reason": finish_reason}
 
-    def _delta(self, part: Part) -> Delta | None:
-        match part:
-            case Content(text):
-                return {"content": text}
-            case CallBegun(index, name):
-                call = ChatToolCall(
-                    id=self._reading.call_id(self._index, index), function=ChatFunction(name=name, arguments="")
-                )
-                return {"tool_calls": [{"index": index, **call.model_dump(mode="json")}]}
-            case Arguments(index, text):
-                return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-        return None
 
-
-def _message(reading: Reading, choice: int, parts: Iterable[Part]) -> ChatMessage:
-    content = ""
-    calls: list[ChatToolCall] = []
-    for part in parts:
-        match part:
-            case Content(text):
-                content += text
-            case CallBegun(index, name):
-                function = ChatFunction(name=name, arguments="")
-                calls.append(ChatToolCall(id=reading.call_id(choice, index), function=function))
-            case Arguments(index, text):
-                calls[index].function.arguments += text
-    return ChatMessage(content=content if content or not calls else None, refusal=None, tool_calls=calls or None)
+def delta_of(reading: Reading, choice: int, part: Part) -> Delta | None:
+    """What a part adds to the message of its choice, as a chunk has it; None for a call's end."""
+    match part:
+        case Content(text):
+            return {"content": text}
+        case CallBegun(index, name):
+            call = ChatToolCall(id=reading.call_id(choice, index), function=ChatFunction(name=name, arguments=""))
+            return {"tool_calls": [{"index": index, **call.model_dump(mode="json")}]}
+        case Arguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+        case _:
+            return None

@@ -4,26 +4,12 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from api.chat_calls import ChatToolCall
 from api.openai_fields import UsedTier
 from api.openai_usage import CompletionUsage
 from api.schemas import TokenLogprobs
 
 ChatFinishReason = Literal["stop", "length", "tool_calls"]
-
-
-class ChatFunction(BaseModel):
-    """A call of a function."""
-
-    name: str = Field(description="The function's name.", examples=["get_weather"])
-    arguments: str = Field(description="Its arguments as JSON, as the model wrote them.", examples=['{"city": "Ulm"}'])
-
-
-class ChatToolCall(BaseModel):
-    """A call of a tool."""
-
-    id: str = Field(description="To be sent back as `tool_call_id`.", examples=["call_0193e4c2a1b47c3d8e5f6071"])
-    type: Literal["function"] = Field("function", description="Always `function`.")
-    function: ChatFunction = Field(description="What is called.")
 
 
 class ChatMessage(BaseModel):

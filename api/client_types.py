@@ -17,6 +17,7 @@ BatchStatus = Literal[
 class JobFields(TypedDict, total=False):
     """The fields of POST /v1/jobs beside its prompt or messages."""
 
+    kind: Literal["job", "embedding"]
     model: str
     tier: Tier
     max_tokens: int
@@ -87,10 +88,27 @@ class TokenLogprobs(TypedDict):
     top: list[tuple[int, float]]
 
 
+class CalledFunction(TypedDict):
+    """The function that a call names, with its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """A call that the model made."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class OneOutput(TypedDict):
-    """A text that the model wrote."""
+    """A text that the model wrote; of a job with tools, also what is left of it without its calls, and these."""
 
     text: str
+    content: str | None
+    tool_calls: list[ToolCall] | None
     finish_reason: Literal["stop", "length"] | None
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None

@@ -15,13 +15,12 @@ from api.job_view import PREFIX, view_of
 from api.schemas import JobId, error_replies
 from api.services import Services, ServicesDep
 from api.sse import EventResponse, frame
+from api.token_events import FIRST_TOKEN, TokenEvents
 from db.ids import public_id
 from db.job_queries import JobRow
 from db.models import ENDED
-from db.stream import Token
 
 MAX_CURSOR_DIGITS = 12
-FIRST_TOKEN = 2  # number of the event of token 0
 EXAMPLE = """event: job.queued
 id: 0
 data: {"id":"job_0193e4c2a1b47c3d8e5f60718293a4b5","status":"queued","created_at":"2026-01-01T12:00:00Z"}
@@ -67,6 +66,10 @@ async def follow_job(
     Every event has a number. A reader that was cut off sends the last one it saw as `Last-Event-ID` and misses nothing,
     whatever crashed meanwhile, for as long as the job is kept. A job submitted with `stream: false` has no token
     events. Tokens of a job with several outputs come in turn, each with its `choice`. Leaving does not cancel the job.
+
+    Where a job has tools, a token's event has a `delta` beside its text: what it adds to the `content` and to the
+    `tool_calls`, in pieces as chat's chunks have them; null where that cannot be told yet. The last event has all.
+
     Comments (`: keepalive`) come every 15 seconds.
     """
     row = await find_job(services, caller.tenant, job_id)
@@ -88,16 +91,16 @@ def _parse_cursor(text: str | None, param: str) -> int | None:
 
 async def _frames(services: Services, row: JobRow, next_number: int) -> AsyncGenerator[bytes]:
     """The events numbered `next_number` and above. Those that are there already leave in one piece."""
-    has_tokens = row.job.stream
-    first_index = max(0, next_number - FIRST_TOKEN)
+    has_tokens, told = row.job.stream, TokenEvents(row)
+    first_index = 0 if told.has_calls or not has_tokens else max(0, next_number - FIRST_TOKEN)
     if next_number == 0:
         yield frame(_moment(row, "queued", created_at=row.job.created_at), event="job.queued", number=0)
-    async for item in follow(services, row, first_index=first_index if has_tokens else 0):
+    async for item in follow(services, row, first_index=first_index):
         if isinstance(item, Started) and next_number <= 1:
             started = _moment(item.row, "running", started_at=item.row.job.started_at)
             yield frame(started, event="job.started", number=1)
         elif isinstance(item, Tokens) and has_tokens:
-            yield b"".join(_token_frame(item.first_index + i, token) for i, token in enumerate(item.tokens))
+            yield told.frames(item, next_number)
         elif isinstance(item, Ended):
             view = view_of(item.row).model_dump(mode="json")
             yield frame(view, event=f"job.{item.row.job.status}", number=_end_number(item.row))
@@ -107,12 +110,6 @@ def _moment(row: JobRow, status: str, **at: Any) -> dict[str, Any]:
     (name, time), *_ = at.items()
     spelled = None if time is None else time.isoformat().replace("+00:00", "Z")  # None: handed back before it wrote
     return {"id": public_id(PREFIX, row.job.id), "status": status, name: spelled}
-
-
-def _token_frame(index: int, token: Token) -> bytes:
-    data = {"index": index, "choice": token.choice, "token_id": token.token_id, "text": token.text}
-    data["logprobs"] = token.logprobs
-    return frame(data, event="job.token", number=FIRST_TOKEN + index)
 
 
 def _end_number(row: JobRow) -> int:

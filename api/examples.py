@@ -47,6 +47,10 @@ JOB_EXAMPLES: dict[str, Example] = {
             "length_penalty": 0.8,
         },
     },
+    "embedding": {
+        "summary": "The vector of a text",
+        "value": {"model": MODEL, "kind": "embedding", "prompt": "The best thing about rivers is"},
+    },
     "webhook": {
         "summary": "Told by a webhook when it ends",
         "value": {

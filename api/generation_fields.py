@@ -24,7 +24,7 @@ from api.fields import (
 from db.sampling import Sampling
 
 MAX_RUN_SECONDS = 7 * 24 * 3600.0
-LEADING_FIELDS = ("model", "prompt", "messages", "max_tokens", "tier", "stream")
+LEADING_FIELDS = ("model", "kind", "prompt", "messages", "max_tokens", "tier", "stream")
 
 
 def _lead(schema: dict[str, Any]) -> None:

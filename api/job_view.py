@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from api.chat_choice import Reading, message_of
+from api.kept_spelling import spelling_in
 from api.output import ChoiceOutput, choices_of
 from api.pace import estimate
 from api.schemas import Crash, JobChoice, JobError, JobOutput, JobView, Links, Usage
@@ -30,7 +32,7 @@ def view_of(row: JobRow) -> JobView:
             "position": None,
             "estimate": None,
             "n": job.num_choices,
-            "output": _output(job, row.output) if is_ended and row.output is not None else None,
+            "output": _output(row, row.output) if is_ended and row.output is not None else None,
             "usage": _usage(job) if is_ended else None,
             "error": _error(job) if is_ended else None,
             "crashes": [_crash(crash) for crash in job.crash_log or []],
@@ -66,9 +68,9 @@ _SAME_NAME = (
 )
 
 
-def _output(job: Job, output: tables.JobOutput) -> JobOutput:
-    has_logprobs, choices = output.logprobs is not None, choices_of(job, output)
-    views = [_choice(choice, has_logprobs=has_logprobs) for choice in choices]
+def _output(row: JobRow, output: tables.JobOutput) -> JobOutput:
+    has_logprobs, reading = output.logprobs is not None, Reading(row.job.id, spelling_in(row.input.request))
+    views = [_choice(choice, reading, has_logprobs=has_logprobs) for choice in choices_of(row.job, output)]
     first = views[0].model_dump(exclude={"index"})
     return JobOutput.model_validate(
         {
@@ -80,11 +82,14 @@ def _output(job: Job, output: tables.JobOutput) -> JobOutput:
     )
 
 
-def _choice(choice: ChoiceOutput, *, has_logprobs: bool) -> JobChoice:
+def _choice(choice: ChoiceOutput, reading: Reading, *, has_logprobs: bool) -> JobChoice:
+    message = None if reading.spelling is None else message_of(reading, choice.index, choice.tokens)
     return JobChoice.model_validate(
         {
             "index": choice.index,
             "text": choice.text,
+            "content": None if message is None else message.content,
+            "tool_calls": None if message is None else message.tool_calls,
             "finish_reason": choice.finish_reason,
             "token_ids": choice.token_ids,
             "logprobs": choice.logprobs if has_logprobs else None,

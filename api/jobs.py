@@ -64,7 +64,7 @@ async def submit_job(
     body: Annotated[JobCreate, Body(openapi_examples=JOB_EXAMPLES)],
     idempotency_key: Annotated[str | None, IDEMPOTENCY_HEADER] = None,
 ) -> JobView:
-    """Queue a generation and return at once with its place in the queue. Accepted means kept: it reaches an end.
+    """Queue a generation, or an embedding, and return at once with its place. Accepted means kept: it reaches an end.
 
     The prompt is counted in tokens here, and what can never fit the model is refused with the numbers.
     """
@@ -188,14 +188,15 @@ async def delete_job(services: ServicesDep, caller: CallerDep, job_id: JobId) ->
 
 def _submission(body: JobCreate, idempotency_key: str | None) -> Submission:
     messages = None if body.messages is None else [message.as_template_variable() for message in body.messages]
+    writes = body.kind == "job"
     return Submission(
-        kind="job",
+        kind=body.kind,
         sent=body,
         prompt=body.prompt,
         messages=messages,
-        max_tokens=body.max_tokens,
+        max_tokens=body.max_tokens if writes else 0,
         default_max_tokens=DEFAULT_MAX_TOKENS,
-        stream=body.stream,
+        stream=body.stream and writes,
         idempotency_key=idempotency_key,
         tools=body.tool_use,
         template_variables=body.chat_template_kwargs,

@@ -15,7 +15,7 @@ from api.follow import Ended, Started, Tokens, follow
 from api.leaving import CLIENT_GONE, wait_unless_left
 from api.response_events import Event, ResponseEvents
 from api.response_messages import KIND, conversation_of, find_response
-from api.response_reading import reading_of, spelling_of
+from api.response_reading import reading_of
 from api.response_schemas import DEFAULT_MAX_TOKENS, DeletedResponse, ResponseCreate, ResponseObject
 from api.response_view import response_of
 from api.schemas import error_replies
@@ -219,7 +219,7 @@ async def _submission(
         finish_by=body.last_moment(),
         tools=body.tool_use,
         template_variables=body.chat_template_kwargs,
-        request=body.as_answered() | {"input": conversation.items, "calls": await spelling_of(services, body)},
+        request=body.as_answered() | {"input": conversation.items},
     )
 
 

@@ -7,18 +7,27 @@ from fastapi import Path
 from pydantic import BaseModel, Field, model_validator
 
 from api.body_limit import BODY_SECONDS, MAX_BODY_BYTES, MAX_FILE_BYTES
+from api.chat_calls import ChatToolCall
 from api.fields import TIER_MEANING, Prompt, Tier, wrong_field
 from api.generation_fields import GenerationFields
 from api.message_fields import Messages, TemplateFields
 from api.tool_fields import ToolFields
 
 StatusName = Literal["queued", "running", "succeeded", "failed", "cancelled", "expired", "dead"]
+EMBEDDING_FIELDS = frozenset(
+    ("kind", "model", "prompt", "tier", "webhook_url", "metadata", "start_by", "finish_by", "run_for", "stream")
+)
 
 
 class JobCreate(GenerationFields, TemplateFields, ToolFields):
-    """A generation to run. Exactly one of `prompt` and `messages` is sent."""
+    """A generation to run, of exactly one of `prompt` and `messages`; or an embedding, of a `prompt`."""
 
-    prompt: Prompt | None = Field(None, description="The text to continue, or its token ids.")
+    kind: Literal["job", "embedding"] = Field(
+        "job",
+        description="`job` writes text. `embedding` makes a vector of the prompt, as POST /v1/embeddings does: its "
+        f"`output` has it as `embedding`. It takes only {', '.join(f'`{name}`' for name in sorted(EMBEDDING_FIELDS))}.",
+    )
+    prompt: Prompt | None = Field(None, description="The text to continue, or to embed; or its token ids.")
     messages: Messages | None = Field(None, description="A conversation; the model's chat template makes the prompt.")
     max_tokens: int | None = Field(
         None, ge=1, le=2**31 - 1, description="Most tokens to write. Default: 256, or what the model has room for."
@@ -35,6 +44,13 @@ class JobCreate(GenerationFields, TemplateFields, ToolFields):
         for name in ("tools", "chat_template_kwargs"):
             if self.messages is None and getattr(self, name):
                 raise wrong_field(name, "needs 'messages'")
+        return self
+
+    @model_validator(mode="after")
+    def _embeds_a_prompt(self) -> Self:
+        others = self.model_fields_set - EMBEDDING_FIELDS
+        if self.kind == "embedding" and others:
+            raise wrong_field(min(others), "is not for an embedding, which is of a 'prompt' and writes nothing")
         return self
 
 
@@ -63,7 +79,17 @@ class TokenLogprobs(BaseModel):
 class OneOutput(BaseModel):
     """A text that the model wrote."""
 
-    text: str = Field(description="The output as text.", examples=["the best and the worst of times"])
+    text: str = Field(
+        description="The output as text, its calls as the model spells them.",
+        examples=["the best and the worst of times"],
+    )
+    content: str | None = Field(
+        description="Of a job with tools, the text without its calls; null where there are only calls."
+    )
+    tool_calls: list[ChatToolCall] | None = Field(
+        description="Of a job with tools, what is called, if anything. With `content` and the role `assistant` it is a "
+        "message to send back. Of an output that was cut short, the last call may be too."
+    )
     finish_reason: Literal["stop", "length"] | None = Field(
         description="`stop`: end of sequence or a stop text; `length`: max_tokens; null: it was cut short."
     )
@@ -128,7 +154,8 @@ class JobView(BaseModel):
     id: str = Field(description="Its id.", examples=["job_0193e4c2a1b47c3d8e5f60718293a4b5"])
     object: Literal["job"] = Field("job", description="Always `job`.")
     kind: Literal["job", "completion", "chat", "response", "embedding"] = Field(
-        description="Where it was sent, or what it repeats was: `completion` is POST /v1/completions, and so on."
+        description="`job` is text and `embedding` a vector, by POST /v1/jobs; what came by another path is named after"
+        " it. A replay has the kind of what it repeats."
     )
     model: str = Field(description="The model it runs on.", examples=["MODEL"])
     status: StatusName = Field(

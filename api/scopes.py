@@ -6,7 +6,7 @@ from api.errors import ApiError
 from db.scopes import Scope
 
 OPEN = ("/v1/models", "/v1/queues", "/v1/tokenize")  # may be looked at with any key
-MANAGED = ("/v1/webhook_endpoints", "/v1/webhook_events")  # where the tenant's events go, which is everybody's business
+MANAGED = ("/v1/webhook_endpoints", "/v1/webhook_events", "/v1/webhook_secret")  # where events go: everybody's business
 
 
 def scope_of(method: str, path: str) -> Scope | None:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -15,6 +16,7 @@ from api.auth import Caller
 from api.errors import ApiError, invalid, retry_after
 from api.follow import find_job
 from api.job_view import PREFIX
+from api.kept_spelling import with_spelling
 from api.limits import Newcomer
 from api.prompts import fit, num_blocks, prompt_token_ids
 from api.sampling import sampling_of
@@ -156,13 +158,21 @@ async def _new_job(services: Services, caller: Caller, card: Worker, submission:
         seed=sent.seed,
         webhook_url=sent.webhook_url,
         metadata=sent.metadata,
-        request=submission.request,
+        request=await _request(services, card, submission),
         start_by=sent.start_by,
         finish_by=submission.finish_by or sent.finish_by,
         run_for=sent.run_for,
         idempotency_key=submission.idempotency_key,
         body_digest=digest,
     )
+
+
+async def _request(services: Services, card: Worker, submission: Submission) -> dict[str, Any] | None:
+    """What its dress needs to answer, and how its calls are read."""
+    if submission.tools is None:
+        return submission.request
+    spelling = submission.tools.spelling(card, await services.texts.tokenizer(card))
+    return with_spelling(submission.request, spelling)
 
 
 async def _create(services: Services, caller: Caller, new: NewJob) -> Created:

@@ -87,7 +87,7 @@ class ToolFields(RequestObject):
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field(
         default_factory=list,
         description="Functions that the model may call, where its chat template has tools. You run them and send what "
-        "they return as messages of the role `tool`. In a job's output calls stand as the model spells them.",
+        "they return as messages of the role `tool`.",
     )
     tool_choice: ToolChoice | None = Field(
         None,

@@ -24,6 +24,7 @@ from api.webhook_schemas import (
     EventTypeList,
     RotateSecret,
 )
+from api.webhook_secret import expiries, too_many_secrets
 from api.webhook_test import send_test
 from db import webhook_endpoints
 from db.event_types import EVENT_TYPES
@@ -173,11 +174,7 @@ async def rotate_secret(
         async with services.sessions() as session, session.begin():
             row = await webhook_endpoints.rotate(session, caller.tenant, endpoint_id, keeps_old=keeps_old)
     except TooManySecrets as refusal:
-        raise invalid(
-            f"{webhook_endpoints.MAX_OLD_SECRETS} old secrets are still active, the most there can be; the first ends "
-            f"at {refusal.free_at.isoformat(timespec='seconds')}. Rotate without keeping the old ones, or later",
-            param="keep_old_secret_active_for_24_hours",
-        ) from None
+        raise too_many_secrets(refusal) from None
     return _with_secret(_found(row, webhook_endpoint_id))
 
 
@@ -245,7 +242,7 @@ def _view(row: WebhookEndpoint) -> Endpoint:
         url=row.url,
         event_types=row.event_types,
         signing_secret_hint=hint_of(row.secret),
-        old_secrets_expire_at=[_seconds(datetime.fromisoformat(old["until"])) for old in row.old_secrets],
+        old_secrets_expire_at=expiries(row),
         failing_since=_seconds(row.failing_since),
         disabled_at=_seconds(row.disabled_at),
         disabled_reason=row.disabled_reason,

@@ -89,7 +89,7 @@ def repeat(
     idempotency_key: str | None,
     body_digest: bytes,
 ) -> NewJob:
-    """The same prompt, sampling, seed, metadata and webhook as a new job of the key `key_id`, with fresh limits."""
+    """The same prompt, sampling, seed, metadata, webhook and dress as a new job of `key_id`, with fresh limits."""
     return NewJob(
         tenant=job.tenant,
         key_id=key_id,
@@ -106,6 +106,7 @@ def repeat(
         seed=job.seed,
         webhook_url=body.webhook_url,
         metadata=body.metadata_,
+        request=body.request,
         start_by=limits.start_by,
         finish_by=limits.finish_by,
         run_for=job.run_for if limits.run_for is None else limits.run_for,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from sqlalchemy import Select, func, select, text, update
 from sqlalchemy import delete as delete_from
-from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from db.ids import new_id
@@ -126,8 +126,28 @@ async def rotate(session: AsyncSession, tenant: str, endpoint_id: UUID, *, keeps
     With `keeps_old` the old ones go on signing, each until its own time; without, none of them does.
     """
     row = await get(session, tenant, endpoint_id, for_update=True)
-    if row is None:
-        return None
+    if row is not None:
+        await _rotate(session, row, keeps_old=keeps_old)
+    return row
+
+
+async def of_jobs(session: AsyncSession, tenant: str) -> WebhookEndpoint:
+    """The row that signs what goes to the `webhook_url` of the tenant's jobs; it came with the tenant's first key."""
+    return (await session.scalars(_of_jobs(tenant))).one()
+
+
+async def rotate_of_jobs(session: AsyncSession, tenant: str, *, keeps_old: bool) -> WebhookEndpoint:
+    """Draw a new secret there, as `rotate` does. Raises TooManySecrets."""
+    row = (await session.scalars(_of_jobs(tenant).with_for_update())).one()
+    await _rotate(session, row, keeps_old=keeps_old)
+    return row
+
+
+def _of_jobs(tenant: str) -> Select[tuple[WebhookEndpoint]]:
+    return select(WebhookEndpoint).where(WebhookEndpoint.tenant == tenant, WebhookEndpoint.url.is_(None))
+
+
+async def _rotate(session: AsyncSession, row: WebhookEndpoint, *, keeps_old: bool) -> None:
     now = await _now(session)
     old = [kept for kept in row.old_secrets if datetime.fromisoformat(kept["until"]) > now] if keeps_old else []
     if len(old) >= MAX_OLD_SECRETS:
@@ -136,7 +156,6 @@ async def rotate(session: AsyncSession, tenant: str, endpoint_id: UUID, *, keeps
         old = [{"secret": row.secret, "until": (now + OVERLAP).isoformat()}, *old]
     row.secret, row.old_secrets, row.updated_at = new_secret(), old, now
     await session.flush()
-    return row
 
 
 def _switch(row: WebhookEndpoint, is_disabled: bool | None, now: datetime) -> None:

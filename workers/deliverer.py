@@ -24,6 +24,7 @@ TENANT_LIMIT = 96  # attempts of a tenant at once: however many hosts it names, 
 SILENT_SECONDS = 1.0  # without an answer: such a lane, or one that asks for fewer, gets one attempt at once
 MAX_STRAINED = 1000  # lanes remembered as such
 RECORD_SECONDS = 60.0  # how long an attempt that was made waits for Postgres to come back and note it
+RETRY_SECONDS = 1.0  # between two tries at that
 
 log = logging.getLogger(__name__)
 
@@ -158,16 +159,21 @@ class Deliverer:
         return verdict
 
     def _insist(self, write: Callable[[Session], None]) -> None:
-        """Run a transaction; while Postgres is away, again and again as long as the lease allows."""
-        deadline = time.monotonic() + RECORD_SECONDS
+        """Run a transaction; while Postgres is away, again and again as long as the lease allows.
+
+        Who closes waits for one more try: what cut off the last one may have been its connection alone, and an attempt
+        that is not noted is made again.
+        """
+        deadline, is_last = time.monotonic() + RECORD_SECONDS, False
         while True:
             try:
                 with Session(self._engine) as session, session.begin():
                     write(session)
                 return
             except Exception as error:
-                if not is_away(error) or time.monotonic() > deadline or self._stop.wait(1.0):
+                if is_last or not is_away(error) or time.monotonic() > deadline:
                     raise
+                is_last = self._stop.wait(RETRY_SECONDS)
 
 
 def _record(session: Session, due: Due, reply: Reply, verdict: Verdict) -> None:

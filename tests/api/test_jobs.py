@@ -18,6 +18,8 @@ async def test_an_ended_job_shows_output_and_usage(client, worker, submit) -> No
     assert (ended["status"], ended["attempt"], ended["position"], ended["estimate"]) == ("succeeded", 1, None, None)
     assert ended["output"] == {
         "text": " turns on",
+        "content": None,
+        "tool_calls": None,
         "finish_reason": "stop",
         "token_ids": [10, 11],
         "logprobs": [{"logprob": -0.5, "top": [[10, -0.5]]}] * 2,

@@ -12,6 +12,7 @@ from db.queue import depths
 from tests.api.crashing import crash
 from tests.api.hand_worker import uuid_of
 from tests.api.serving import api_with
+from tests.chat_templates import PLAIN
 
 REPLAY = "/v1/jobs/replay"
 SAME = ("model", "tier", "seed", "max_tokens", "metadata", "webhook_url", "stream", "kind", "run_for")
@@ -218,3 +219,17 @@ async def test_replays_stop_where_the_queue_is_full_and_go_on_from_there(setting
     assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
     assert int(full.headers["retry-after"]) > 0
     assert list(await pairs(client, rest)) == jobs[3:]
+
+
+async def test_a_replay_of_a_response_is_read_as_one(client, make_worker) -> None:
+    worker = make_worker(chat_template=PLAIN, max_model_len=512, num_blocks=64)
+    body = {"model": "tiny", "input": "the mill", "max_output_tokens": 8, "background": True}
+    response_id = (await client.post("/v1/responses", json=body)).json()["id"]
+    worker.run(response_id.replace("resp_", "job_"), " turns")
+    replay = (await client.post(f"/v1/jobs/{response_id.replace('resp_', 'job_')}/replay")).json()["id"]
+    worker.run(replay, " stands")
+    answer = (await client.get(f"/v1/responses/{replay.replace('job_', 'resp_')}")).json()
+    assert (answer["status"], answer["background"], answer["max_output_tokens"]) == ("completed", True, 8)
+    assert answer["output"][0]["content"][0]["text"] == " stands"
+    items = (await client.get(f"/v1/responses/{answer['id']}/input_items")).json()["data"]
+    assert items[0]["content"][0]["text"] == "the mill"

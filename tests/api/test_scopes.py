@@ -26,6 +26,8 @@ BODY = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 7}
         ("POST", "/v1/webhook_endpoints/we_1/rotate_secret", "admin"),
         ("DELETE", "/v1/webhook_endpoints/we_1", "admin"),
         ("POST", "/v1/webhook_events/evt_1/replay", "admin"),
+        ("GET", "/v1/webhook_secret", "read"),
+        ("POST", "/v1/webhook_secret/rotate", "admin"),
     ],
 )
 def test_each_request_needs_one_scope_or_any_key(method: str, path: str, scope: str | None) -> None:

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from db.models import Job, Status
 from tests.servers import Servers
-from tests.workers.service import Service, running_service
+from tests.workers.gates import Gate
+from tests.workers.service import Service, running_service, sweeping
 from tests.workers.worker_process import WorkerProcess, make_settings, wait_until
 
 INPUTS = [[5 + i, 80, 33, 7 + i] for i in range(6)]
@@ -90,17 +91,36 @@ def test_embeddings_and_completions_share_a_worker(sdk: openai.OpenAI, service: 
         assert first == pytest.approx(second, abs=1e-5)
 
 
+def test_a_job_of_their_kind_has_the_vector_that_the_client_gets(sdk: openai.OpenAI, service: Service) -> None:
+    model = service.settings.served_name
+    body = {"model": model, "kind": "embedding", "prompt": INPUTS[2]}
+    job = service.client.post("/v1/jobs", json=body).raise_for_status().json()
+    ended = service.client.get(f"/v1/jobs/{job['id']}", headers={"Prefer": "wait=60"}).json()
+    [expected] = sdk.embeddings.create(model=model, input=INPUTS[2]).data
+    assert ended["output"]["embedding"] == pytest.approx(expected.embedding, abs=1e-5)
+    assert ended["usage"] == {"prompt_tokens": 4, "completion_tokens": 0, "total_tokens": 4, "cached_tokens": 0}
+
+
 def test_embeddings_outlive_the_worker_that_computes_them(servers: Servers, tmp_path: Path) -> None:
     """Those that it had told are not computed again; the client waits, and gets all of them."""
-    settings = make_settings(servers, tmp_path, dtype="float32", token_budget=16)
+    settings = make_settings(servers, tmp_path, dtype="float32", token_budget=16, sweep_seconds=0.5)
     inputs = [[5 + i] + [7 + (i * j) % 300 for j in range(600)] for i in range(12)]
-    with running_service(settings) as service, ThreadPoolExecutor(1) as pool, sdk_of(service) as sdk:
-        with WorkerProcess(settings, tmp_path / "first.log") as first:
+    with (
+        running_service(settings) as service,
+        sweeping(service.jobs),
+        ThreadPoolExecutor(1) as pool,
+        sdk_of(service) as sdk,
+    ):
+        gate = Gate(service.jobs.redis, "computed", settings.served_name)
+        gate.close()
+        with WorkerProcess(settings, tmp_path / "first.log", app="tests.workers.gated_app") as first:
             wait_ready(service)
             asking = pool.submit(sdk.embeddings.create, model=settings.served_name, input=inputs)
-            wait_until(lambda: num_ended(service) > 0, "the first embeddings")
+            gate.wait()
+            gate.let()  # the first of them are committed; the next ones are computed, and will not be
             first.kill()
-        assert num_ended(service) < len(inputs)
+        gate.open()
+        assert 0 < num_ended(service) < len(inputs)
         with WorkerProcess(settings, tmp_path / "second.log"):
             found = asking.result(120).data
             attempts = attempts_of(service)

@@ -20,6 +20,8 @@ from db.models import Job, WebhookDelivery, WebhookEvent
 from db.settings import Settings
 from tests.api.serving import serve
 from tests.workers.worker_process import PATIENCE_SECONDS, Jobs
+from workers.sweep import Sweep
+from workers.sweeper import Sweeper
 
 TENANT = "t"  # of the jobs that `Jobs` submits
 WEBHOOK = "http://127.0.0.1:9/"  # nobody sends in these tests
@@ -112,3 +114,15 @@ def _serving(settings: Settings) -> Iterator[str]:
 
 def path_of(job_id: UUID) -> str:
     return f"/v1/jobs/{public_id('job_', job_id)}"
+
+
+@contextmanager
+def sweeping(jobs: Jobs) -> Iterator[None]:
+    """With the sweep of a tasks worker: what a killed worker had popped and not claimed yet is in no list any more."""
+    sweep = Sweep(jobs.engine, jobs.redis, jobs.settings)
+    sweeper = Sweeper(jobs.engine, sweep, sweep_seconds=jobs.settings.sweep_seconds)
+    sweeper.start()
+    try:
+        yield
+    finally:
+        sweeper.stop()

@@ -1,12 +1,14 @@
 """From the outbox to the endpoint and back, with a real Postgres and real sockets."""
 
 import json
+import threading
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import psycopg
 import pytest
 import redis
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Connection, Engine, event, select, text
 from sqlalchemy.orm import Session
 from standardwebhooks import Webhook
 
@@ -17,6 +19,9 @@ from tests.receiver import Delivery, Say, receiver
 from tests.workers.delivery_world import attempts_of, make_deliverer, make_due, run_due
 from tests.workers.world import TENANT, World
 from workers.webhooks import Reply
+
+CUT_OFF = "pg_terminate_backend(pid, 20000)"  # waits until it is gone
+IS_OTHER_CLIENT = "pid <> pg_backend_pid() AND backend_type = 'client backend'"
 
 
 @pytest.fixture
@@ -31,10 +36,10 @@ def test_event_of_an_ended_job_arrives_signed_with_the_tenants_secret(world: Wor
         delivery = endpoint.next()
     with Session(world.engine) as session:
         secret = default_secret(session, TENANT)
-    event = Webhook(secret).verify(delivery.body, delivery.headers)
-    assert event["type"] == "job.succeeded"
-    assert event["id"] == delivery.headers["webhook-id"]
-    assert event["data"]["id"] == public_id("job_", job_id)
+    told = Webhook(secret).verify(delivery.body, delivery.headers)
+    assert told["type"] == "job.succeeded"
+    assert told["id"] == delivery.headers["webhook-id"]
+    assert told["data"]["id"] == public_id("job_", job_id)
     assert (world.delivery(job_id).status, world.delivery(job_id).due_at) == ("delivered", None)
     [attempt] = attempts_of(world, job_id)
     assert (attempt.number, attempt.status_code, attempt.error) == (1, 204, None)
@@ -173,9 +178,7 @@ def test_url_that_leads_nowhere_ends_with_its_reason(world: World) -> None:
 def test_attempt_that_was_made_is_noted_when_postgres_comes_back(world: World) -> None:
     def cut_connections(delivery: Delivery) -> Say:
         with world.engine.connect() as connection:
-            connection.execute(
-                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-            )
+            connection.execute(text(f"SELECT {CUT_OFF} FROM pg_stat_activity WHERE {IS_OTHER_CLIENT}"))
         return Say()
 
     with receiver(cut_connections) as endpoint:
@@ -185,6 +188,30 @@ def test_attempt_that_was_made_is_noted_when_postgres_comes_back(world: World) -
         endpoint.next()
         deliverer.close()
     assert world.delivery(job_id).status == "delivered"
+
+
+def test_attempt_is_noted_though_the_note_is_cut_off_while_the_deliverer_closes(world: World) -> None:
+    cut: list[int] = []
+
+    def cut_off(connection: Connection) -> None:
+        """The first transaction of the thread that delivers: its connection was sound when it was taken."""
+        if threading.current_thread().name.startswith("webhook") and not cut:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            cut.append(driver.info.backend_pid)
+            with world.engine.connect() as other:
+                other.execute(text(f"SELECT {CUT_OFF} FROM pg_stat_activity WHERE pid = {cut[0]}"))
+
+    with receiver() as endpoint:
+        [job_id] = world.finished_jobs(endpoint.url)
+        event.listen(world.engine, "begin", cut_off)
+        try:
+            run_due(world.engine)
+        finally:
+            event.remove(world.engine, "begin", cut_off)
+    assert len(cut) == 1
+    assert world.delivery(job_id).status == "delivered"
+    assert [(attempt.number, attempt.status_code) for attempt in attempts_of(world, job_id)] == [(1, 204)]
 
 
 def test_job_without_a_webhook_url_sends_nothing(world: World) -> None:

@@ -9,11 +9,9 @@ import pytest
 
 from tests.servers import Servers
 from tests.workers.gates import Gate
-from tests.workers.service import WEBHOOK, Service, running_service
+from tests.workers.service import WEBHOOK, Service, running_service, sweeping
 from tests.workers.succession import Succession
 from tests.workers.worker_process import make_settings, prompts, wait_until
-from workers.sweep import Sweep
-from workers.sweeper import Sweeper
 
 GATED_APP = "tests.workers.gated_app"
 NUM_TOKENS = 5
@@ -47,13 +45,10 @@ class World:
 def world(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp("hops")
     settings = make_settings(servers, directory, sweep_seconds=0.5, drain_seconds=0.0)
-    with running_service(settings) as service:
-        jobs, workers = service.jobs, Succession(settings, directory, app=GATED_APP)
-        sweeper = Sweeper(jobs.engine, Sweep(jobs.engine, jobs.redis, settings), sweep_seconds=settings.sweep_seconds)
-        sweeper.start()
+    with running_service(settings) as service, sweeping(service.jobs):
+        workers = Succession(settings, directory, app=GATED_APP)
         yield World(service, workers)
         workers.end()
-        sweeper.stop()
 
 
 @pytest.mark.parametrize(("hop", "attempt"), HOPS.items())
