@@ -51,11 +51,13 @@ class StaticBatches:
             time.sleep(WINDOW_SECONDS)
             while len(batch) < MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get())
+            error: Exception = RuntimeError("generating ended before the job had its tokens")
             try:
                 self._generate(batch)
-            except Exception as error:
-                for each in batch:
-                    each.ended.get_loop().call_soon_threadsafe(_fail, each.ended, error)
+            except Exception as raised:
+                error = raised
+            for each in batch:
+                each.ended.get_loop().call_soon_threadsafe(_fail, each.ended, error)  # of those that have not ended
 
     @torch.inference_mode()
     def _generate(self, batch: list[Waiting]) -> None:
