@@ -6,7 +6,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from api.chat import submission_of
+from api.auth import Caller
+from api.chat import submission_of as chat_submission_of
 from api.chat_dress import ChatDress
 from api.chat_schemas import ChatCreate
 from api.completion_dress import CompletionDress
@@ -16,6 +17,10 @@ from api.embed import submissions_of as embeddings_of
 from api.embed import told
 from api.embedding_schemas import EmbeddingCreate
 from api.errors import invalid
+from api.response_reading import reading_of
+from api.response_schemas import ResponseCreate
+from api.response_view import response_of
+from api.responses import submission_of as response_submission_of
 from api.services import Services
 from api.submission import Submission
 from db.job_queries import JobRow
@@ -28,26 +33,30 @@ class BatchEndpoint(Generic[Body]):
     """How a line becomes a job, and what the success of that job answers; both raise what the client would get."""
 
     schema: type[Body]
-    submission: Callable[[Body], Submission]
+    submission: Callable[[Services, Caller, Body], Awaitable[Submission]]
     answer: Callable[[Services, JobRow, Body], Awaitable[dict[str, Any]]]
 
 
-def _completion_submission(body: CompletionCreate) -> Submission:
+async def _completion_submission(services: Services, caller: Caller, body: CompletionCreate) -> Submission:
     submissions = submissions_of(body, None)
     if len(submissions) > 1:
         raise invalid("In a batch send one prompt in a line, and the others in lines of their own.", param="prompt")
     return submissions[0]
 
 
-def _embedding_submission(body: EmbeddingCreate) -> Submission:
+async def _chat_submission(services: Services, caller: Caller, body: ChatCreate) -> Submission:
+    return chat_submission_of(body, None)
+
+
+async def _embedding_submission(services: Services, caller: Caller, body: EmbeddingCreate) -> Submission:
     submissions = embeddings_of(body)
     if len(submissions) > 1:
         raise invalid("In a batch send one input in a line, and the others in lines of their own.", param="input")
     return submissions[0]
 
 
-async def _embedding(services: Services, row: JobRow, body: EmbeddingCreate) -> dict[str, Any]:
-    return told([row], encoding_format=body.encoding_format)
+async def _response_submission(services: Services, caller: Caller, body: ResponseCreate) -> Submission:
+    return await response_submission_of(services, caller, body, None)
 
 
 async def _completion(services: Services, row: JobRow, body: CompletionCreate) -> dict[str, Any]:
@@ -62,8 +71,17 @@ async def _chat(services: Services, row: JobRow, body: ChatCreate) -> dict[str, 
     return dress.whole([row])
 
 
+async def _embedding(services: Services, row: JobRow, body: EmbeddingCreate) -> dict[str, Any]:
+    return told([row], encoding_format=body.encoding_format)
+
+
+async def _response(services: Services, row: JobRow, body: ResponseCreate) -> dict[str, Any]:
+    return response_of(row, await reading_of(services, row))
+
+
 ENDPOINTS: dict[str, BatchEndpoint[Any]] = {
+    "/v1/responses": BatchEndpoint(ResponseCreate, _response_submission, _response),
+    "/v1/chat/completions": BatchEndpoint(ChatCreate, _chat_submission, _chat),
     "/v1/completions": BatchEndpoint(CompletionCreate, _completion_submission, _completion),
-    "/v1/chat/completions": BatchEndpoint(ChatCreate, lambda body: submission_of(body, None), _chat),
     "/v1/embeddings": BatchEndpoint(EmbeddingCreate, _embedding_submission, _embedding),
 }

@@ -23,7 +23,7 @@ MAX_LINES = 50_000
 MAX_ERRORS = 100  # told of one file
 PREFIX_CHARACTERS = 512  # compared as they are; of longer beginnings, digests
 PREFIX_LENGTHS = (768, 1152, 1728, 2592, 3888, 5832, 8748, 13122)  # each half as long again
-PREFIX_FIELDS = ("model", "instructions", "messages", "prompt", "input")
+PREFIX_FIELDS = ("model", "instructions", "previous_response_id", "messages", "prompt", "input")
 
 
 class LineFields(RequestObject):
@@ -101,6 +101,10 @@ class _Lines:
             shown = fields.url[:60]
             message = f"'url' is '{shown}'; the batch was made for '{self._endpoint}'."
             raise WrongLine("mismatched_url", message, "url")
+        if fields.body.get("stream"):
+            raise WrongLine(
+                "invalid_value", "'body.stream' cannot be true: a batch's results are files.", "body.stream"
+            )
         first = self._first_of.setdefault(fields.custom_id, number)
         if first != number:
             message = f"'custom_id' is that of line {first:,}; each line needs one of its own."

@@ -8,36 +8,31 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import Any
 from uuid import UUID
-
-from pydantic import ValidationError
 
 from api import limits
 from api.auth import Caller
 from api.batch_endpoints import ENDPOINTS
-from api.batch_input import CheckedInput, check_input, parse_body
-from api.batch_results import answered, refused, stopped
+from api.batch_harvest import harvest
+from api.batch_input import CheckedInput, check_input
+from api.batch_request import NOT_NOW, PAGE, body_of, input_url, refusal_of, texts_of
+from api.batch_results import refused, stopped
 from api.cancel import cancel
-from api.errors import ApiError, invalid, is_store_away, wrong_field
-from api.follow import load_job
-from api.foreground import end_error
+from api.errors import ApiError
 from api.limits import Newcomer
 from api.services import Services
 from api.submit import prepare, publish, too_late
 from db import batch_lines, batches, jobs
 from db.batch_lines import Line, LineResult
 from db.batches import Open
-from db.job_queries import JobRow, Load
+from db.job_queries import Load
 from db.jobs import NewJob
-from db.models import Batch, Job, Status
+from db.models import Batch, Job
 from db.settings import TIERS
 
-PAGE = 32  # lines in one transaction
 FEED_SECONDS = 1.0  # in one round
-STOP_PAGE = 200  # the same, of lines that do not run; a statement costs by the square of it
+STOP_PAGE = 200  # lines that do not run, in one transaction; a statement costs by the square of it
 MOST_CANCELS = 32  # at once; each may wait for its worker
-NOT_NOW = (429, 503)  # answers to a line that is to be tried again: the queue is full, no model has been loaded yet
 LOW = TIERS.index("low")
 
 log = logging.getLogger(__name__)
@@ -75,7 +70,7 @@ async def _check(services: Services, batch: Batch) -> CheckedInput:
         with services.files.open(url) as source:
             return check_input(source, batch.endpoint)
 
-    url = await _input_url(services, batch)
+    url = await input_url(services, batch)
     try:
         if url is not None:
             return await asyncio.to_thread(check, url)
@@ -97,53 +92,24 @@ async def feed(services: Services, batch: Batch) -> None:
             lines = await batch_lines.pending(session, batch.id, window=window, limit=PAGE)
         if not lines:
             return
-        texts = await _texts(services, batch, lines)
+        texts = await texts_of(services, batch, lines)
         prepared = await asyncio.gather(*(_prepare(services, batch, text) for text in texts))
         is_full = await _submit(services, batch, list(zip(lines, prepared, strict=True))) or monotonic() > deadline
 
 
-async def _texts(services: Services, batch: Batch, lines: Sequence[Line]) -> list[bytes]:
-    url = await _input_url(services, batch)
-    assert url is not None, "a file is kept while a batch that has not ended reads it"
-    return await asyncio.to_thread(services.files.ranges, url, [(line.first_byte, line.num_bytes) for line in lines])
-
-
 async def _prepare(services: Services, batch: Batch, text: bytes) -> NewJob | ApiError:
     """The line as its endpoint would submit it, or as it would refuse it."""
-    endpoint = ENDPOINTS[batch.endpoint]
+    caller = Caller(batch.tenant, batch.key_id)
     try:
-        new = await prepare(services, _caller(batch), endpoint.submission(_parse(batch, text)))
+        submission = await ENDPOINTS[batch.endpoint].submission(services, caller, body_of(batch, text))
+        new = await prepare(services, caller, submission)
     except Exception as error:
-        return _refusal_of(error, batch)
+        return refusal_of(error, batch)
     late = too_late(new.start_by, new.finish_by)
     if late is not None:
         return late
     finish_by = batch.expires_at if new.finish_by is None else min(new.finish_by, batch.expires_at)
     return replace(new, tier=LOW, stream=False, finish_by=finish_by, batch_id=batch.id)
-
-
-def _refusal_of(error: Exception, batch: Batch) -> ApiError:
-    """What a client would have been answered; raises the error where a store is away, and the line is to wait."""
-    if isinstance(error, ApiError):
-        return error
-    if is_store_away(error) or isinstance(error, OSError):
-        raise error
-    log.exception("line failed", exc_info=error, extra={"batch_id": str(batch.id)})
-    return ApiError(
-        500, "The server met an error that it did not expect; its log has the details.", code="internal_error"
-    )
-
-
-def _parse(batch: Batch, text: bytes) -> Any:
-    """The body, as its endpoint reads it; raises the ApiError that the endpoint would answer."""
-    body = parse_body(text)
-    if body.get("stream"):
-        raise invalid("'stream' cannot be true in a batch.", param="stream")
-    try:
-        return ENDPOINTS[batch.endpoint].schema.model_validate(body)
-    except ValidationError as error:
-        first: dict[str, Any] = dict(error.errors()[0])
-        raise wrong_field(first | {"loc": ("body", *first["loc"])}) from None
 
 
 async def _submit(services: Services, batch: Batch, lines: Sequence[tuple[Line, NewJob | ApiError]]) -> bool:
@@ -182,47 +148,6 @@ async def _commit(services: Services, batch: Batch, news: dict[int, NewJob], ref
         await session.commit()
     await publish(services, created)
     return True
-
-
-async def harvest(services: Services, open_batch: Open) -> None:
-    """Keep the results of lines whose jobs have ended."""
-    batch = open_batch.batch
-    while True:
-        async with services.autocommit() as session:
-            lines = await batch_lines.ended(session, batch.id, limit=PAGE)
-        if not lines:
-            return
-        texts = await _texts(services, batch, lines)
-        found = [_result(services, open_batch, line, text) for line, text in zip(lines, texts, strict=True)]
-        results = await asyncio.gather(*found)
-        async with services.sessions() as session:
-            await batch_lines.settle(session, batch.id, results)
-            await session.commit()
-
-
-async def _result(services: Services, open_batch: Open, line: Line, text: bytes) -> LineResult:
-    batch = open_batch.batch
-    row = None if line.job_id is None else await load_job(services, batch.tenant, line.job_id)
-    if row is None:
-        return refused(line, ApiError(500, "The request's job was deleted before its batch ended.", code="job_deleted"))
-    if batch.status == "cancelling" and row.job.status == Status.CANCELLED:
-        return stopped(line, row.job, is_cancelled=True)
-    if open_batch.is_due and row.job.status == Status.EXPIRED and row.job.finish_by == batch.expires_at:
-        return stopped(line, row.job, is_cancelled=False)
-    error = end_error(row.job)
-    return await _answer(services, batch, line, row, text) if error is None else refused(line, error, row.job)
-
-
-async def _answer(services: Services, batch: Batch, line: Line, row: JobRow, text: bytes) -> LineResult:
-    endpoint = ENDPOINTS[batch.endpoint]
-    try:
-        body = await endpoint.answer(services, row, _parse(batch, text))
-    except Exception as error:
-        refusal = _refusal_of(error, batch)
-        if refusal.status in NOT_NOW:
-            raise refusal from error  # the tokenizer, say, cannot be read just now
-        return refused(line, refusal, row.job)
-    return answered(line, row.job, body)
 
 
 async def stop(services: Services, open_batch: Open) -> None:
@@ -281,12 +206,3 @@ async def _write(services: Services, batch_id: UUID, url: str, *, is_output: boo
     except BaseException:
         await asyncio.shield(asyncio.to_thread(target.discard))
         raise
-
-
-async def _input_url(services: Services, batch: Batch) -> str | None:
-    async with services.autocommit() as session:
-        return await batches.input_url(session, batch)
-
-
-def _caller(batch: Batch) -> Caller:
-    return Caller(batch.tenant, batch.key_id)

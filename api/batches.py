@@ -31,8 +31,11 @@ async def create_batch(
     """Run a file of requests, one per line, as jobs of the tier `low`, a few hundred at a time.
 
     A line is `{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {...}}`; at most 50,000 of them.
-    The file is checked first: a batch with a line that is no request has `failed`, and `errors` name lines and reasons.
-    A line that its endpoint refuses is told in the error file, and the others run.
+    The file is checked first: a batch with a line that is no request, or one that wants a `stream`, has `failed`, and
+    `errors` name lines and reasons. A line that its endpoint refuses is told in the error file, and the others run.
+
+    Lines count neither among the jobs that a key may have at once nor in its rates: these are for what it sends itself.
+    A response of a line can be retrieved like any other, unless its `store` is false; `background` changes nothing.
     """
     file_id = parse_id(PREFIX, body.input_file_id)
     async with services.sessions() as session:

@@ -1,4 +1,9 @@
-"""How many jobs of one key may be queued and running at once: counted in Postgres, one submit after the other."""
+"""How many jobs of one key may be queued and running at once: counted in Postgres, one submit after the other.
+
+Lines of batches are no part of it: they are not held up by the limit, and take nothing of it. A batch has a limit of
+its own, HEADRACE_BATCH_WINDOW, runs in the low tier, and is there to be waited for; who has one running may submit as
+many other jobs as without it.
+"""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext

@@ -1,5 +1,8 @@
 """How much may wait, in jobs and in tokens: per model and tier, and per key. Beyond it, 429 with an honest Retry-After.
 
+A key's share is counted twice: what it submits itself, and the lines of its batches. So neither keeps the other out:
+who has a batch running can submit as before, and a batch goes on however much its key submits.
+
 It is counted in Postgres. The counts are up to a second old, so a burst may overshoot a limit by what it sends in that
 second. After a pause the first are let in by the older ones where those are far from the limit, and do not wait while
 they are counted anew.
@@ -36,11 +39,13 @@ class Newcomer:
     tier: int
     key_id: UUID
     num_tokens: int
+    is_line: bool = False  # of a batch
 
     @classmethod
     def of(cls, new: NewJob) -> Self:
         """A submit's."""
-        return cls(new.model, new.tier, new.key_id, len(new.prompt_token_ids) + new.sampling.n * new.max_tokens)
+        num_tokens = len(new.prompt_token_ids) + new.sampling.n * new.max_tokens
+        return cls(new.model, new.tier, new.key_id, num_tokens, is_line=new.batch_id is not None)
 
 
 @dataclass(frozen=True)
@@ -107,9 +112,9 @@ async def _queue_bound(services: Services, new: Newcomer, beside: Load, stale_se
 async def _key_bound(services: Services, new: Newcomer, beside: Load, stale_seconds: float) -> Bound:
     async def load() -> Load:
         async with services.autocommit() as session:
-            return await job_queries.key_load(session, new.key_id)
+            return await job_queries.key_load(session, new.key_id, of_batches=new.is_line)
 
-    waiting = await services.key_loads.get(new.key_id, load, stale_seconds=stale_seconds)
+    waiting = await services.key_loads.get((new.key_id, new.is_line), load, stale_seconds=stale_seconds)
     return Bound(
         "This key",
         Load(waiting.num_jobs + beside.num_jobs, waiting.num_tokens + beside.num_tokens),
@@ -128,7 +133,7 @@ async def _queue_drain(services: Services, new: Newcomer) -> Drain:
 
 
 async def key_drain(services: Services, key_id: UUID) -> Drain:
-    """How fast the jobs of a key started in the last minute; at most a second old."""
+    """How fast a key's own jobs started in the last minute; at most a second old."""
 
     async def load() -> Drain:
         async with services.autocommit() as session:

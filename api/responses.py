@@ -59,7 +59,7 @@ async def create_response(
     Otherwise whoever leaves before the end cancels it. Its events can be read from any number on for as long as it is
     kept: `GET /v1/responses/{id}?stream=true&starting_after=N`.
     """
-    row = await submit(services, caller, await _submission(services, caller, body, idempotency_key))
+    row = await submit(services, caller, await submission_of(services, caller, body, idempotency_key))
     if body.background and not body.stream:
         return JSONResponse(response_of(row, await reading_of(services, row)))
     waiting = _Waiting(services, caller, row, body, is_kept=body.background or idempotency_key is not None)
@@ -132,6 +132,27 @@ async def delete_response(services: ServicesDep, caller: CallerDep, response_id:
     return DeletedResponse(id=response_id)
 
 
+async def submission_of(
+    services: Services, caller: Caller, body: ResponseCreate, idempotency_key: str | None
+) -> Submission:
+    """The job that it is. Raises ApiError, also about the responses before it."""
+    conversation = await conversation_of(services, caller.tenant, body)
+    return Submission(
+        kind=KIND,
+        sent=body,
+        prompt=None,
+        messages=conversation.messages,
+        max_tokens=body.max_output_tokens,
+        default_max_tokens=DEFAULT_MAX_TOKENS,
+        stream=True,
+        idempotency_key=idempotency_key,
+        finish_by=body.last_moment(),
+        tools=body.tool_use,
+        template_variables=body.chat_template_kwargs,
+        request=body.as_answered() | {"input": conversation.items},
+    )
+
+
 class _Waiting:
     """A response that a client waits for: when it leaves before the end, the job is cancelled."""
 
@@ -201,26 +222,6 @@ async def _frames(
             if on_end is not None:
                 on_end(item.row)
             yield told(events.ended(item.row))
-
-
-async def _submission(
-    services: Services, caller: Caller, body: ResponseCreate, idempotency_key: str | None
-) -> Submission:
-    conversation = await conversation_of(services, caller.tenant, body)
-    return Submission(
-        kind=KIND,
-        sent=body,
-        prompt=None,
-        messages=conversation.messages,
-        max_tokens=body.max_output_tokens,
-        default_max_tokens=DEFAULT_MAX_TOKENS,
-        stream=True,
-        idempotency_key=idempotency_key,
-        finish_by=body.last_moment(),
-        tools=body.tool_use,
-        template_variables=body.chat_template_kwargs,
-        request=body.as_answered() | {"input": conversation.items},
-    )
 
 
 async def _delete(services: Services, caller: Caller, row: JobRow) -> bool:

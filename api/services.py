@@ -66,7 +66,8 @@ class Services:
     cards: TtlCache[str, Worker | None] = field(default_factory=lambda: TtlCache(CARD_SECONDS))
     paces: TtlCache[str, Pace] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     depths: TtlCache[None, list[Depth]] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
-    key_loads: TtlCache[UUID, Load] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
+    # Of a key's own submits, or of the lines of its batches.
+    key_loads: TtlCache[tuple[UUID, bool], Load] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     # Of a key, or of a model's tier.
     drains: TtlCache[UUID | tuple[str, int], Drain] = field(default_factory=lambda: TtlCache(DEPTH_SECONDS))
     # Of keys whose jobs are counted, by their ids. Written by the event loop.

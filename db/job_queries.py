@@ -97,10 +97,10 @@ async def statuses(session: AsyncSession, job_ids: Collection[UUID]) -> dict[UUI
     return {row.id: row.status for row in rows}
 
 
-async def key_load(session: AsyncSession, key_id: UUID) -> Load:
-    """What waits of the key's, in all models and tiers."""
+async def key_load(session: AsyncSession, key_id: UUID, *, of_batches: bool) -> Load:
+    """What waits of the key's, in all models and tiers: of its own submits, or of the lines of its batches."""
     queued = select(func.count().label("jobs"), NUM_TOKENS.label("tokens")).where(
-        Job.key_id == key_id, Job.status == QUEUED
+        Job.key_id == key_id, Job.status == QUEUED, Job.batch_id.is_not(None) if of_batches else Job.batch_id.is_(None)
     )
     parts = union_all(queued.where(Job.ready_at.is_not(None)), queued.where(Job.ready_at.is_(None))).subquery()
     row = (await session.execute(select(func.sum(parts.c.jobs), func.sum(parts.c.tokens)))).one()  # an index each

@@ -16,7 +16,7 @@ class KeyLimits:
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    concurrent_jobs: int | None = None  # queued and running
+    concurrent_jobs: int | None = None  # queued and running, lines of batches aside
 
     @property
     def has_rates(self) -> bool:
@@ -33,20 +33,24 @@ def limits_of(key: ApiKey, settings: Settings) -> KeyLimits:
     return KeyLimits(**{name: getattr(settings, name) if value is None else value for name, value in own.items()})
 
 
-# As text, because every submit of such a key asks it. Each part is a look into one partial index, and ends at `most`.
+# As text, because every submit of such a key asks it. Each part is a look into one partial index, and ends at
+# `most`; lines of batches are passed over there, as many as their windows let in.
 UNFINISHED = text("""
     SELECT count(*) FROM (
-        (SELECT 1 FROM jobs WHERE key_id = :key_id AND status = 'queued' AND ready_at IS NOT NULL LIMIT :most)
+        (SELECT 1 FROM jobs
+        WHERE key_id = :key_id AND batch_id IS NULL AND status = 'queued' AND ready_at IS NOT NULL LIMIT :most)
         UNION ALL
-        (SELECT 1 FROM jobs WHERE key_id = :key_id AND status = 'queued' AND ready_at IS NULL LIMIT :most)
+        (SELECT 1 FROM jobs
+        WHERE key_id = :key_id AND batch_id IS NULL AND status = 'queued' AND ready_at IS NULL LIMIT :most)
         UNION ALL
-        (SELECT 1 FROM jobs WHERE key_id = :key_id AND status = 'running' LIMIT :most)
+        (SELECT 1 FROM jobs
+        WHERE key_id = :key_id AND batch_id IS NULL AND status = 'running' LIMIT :most)
     ) AS unfinished
 """)
 
 
 async def num_unfinished(session: AsyncSession, key_id: UUID, *, most: int) -> int:
-    """How many of the key's jobs have not ended. Of `most` or more it only tells that they are that many."""
+    """How many of the key's jobs have not ended, lines of batches aside. Of `most` or more it only tells so much."""
     return int(await session.scalar(UNFINISHED, {"key_id": key_id, "most": most}) or 0)
 
 

@@ -124,8 +124,9 @@ async def queue_drain(session: AsyncSession, model: str, tier: int) -> Drain:
 
 
 async def key_drain(session: AsyncSession, key_id: UUID) -> Drain:
-    """How fast the key's jobs leave their queues, in all models and tiers, measured alike."""
-    return await _drain(session, Job.model.in_(select(Worker.model)), Job.key_id == key_id)
+    """How fast the key's own jobs leave their queues, in all models and tiers, lines of batches aside."""
+    is_own = (Job.key_id == key_id, Job.batch_id.is_(None))
+    return await _drain(session, Job.model.in_(select(Worker.model)), *is_own)
 
 
 async def _drain(session: AsyncSession, *which: ColumnElement[bool]) -> Drain:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from db import embedded
+from db.file_store import FileStore
 from db.settings import Settings
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -95,6 +96,14 @@ def check_ports(settings: Settings) -> None:
         raise Refused(f"HEADRACE_PORT and HEADRACE_FLOWER_PORT are both {settings.port}: set one to another port")
     _check_port(settings.host, settings.port, "HEADRACE_PORT")
     _check_port(flower_host(settings), settings.flower_port, "HEADRACE_FLOWER_PORT")
+
+
+def check_files(settings: Settings) -> None:
+    """Raise Refused when HEADRACE_FILES_URL is of a kind that is not known here. Whether it answers, uploads tell."""
+    try:
+        FileStore(settings.resolved_files_url)
+    except (ImportError, ValueError) as error:
+        raise Refused(f"HEADRACE_FILES_URL: {error}") from error
 
 
 def check_model(settings: Settings) -> None:

@@ -29,6 +29,7 @@ def run() -> int:
         with checks.lock(run_dir, checks.api_url(settings)):
             checks.check_data(settings)
             checks.check_model(settings)
+            checks.check_files(settings)
             checks.check_ports(settings)
             checks.make_socket_dir(settings)
             _supervise(settings, run_dir, screen)

@@ -81,8 +81,10 @@ async def test_depths_tell_ready_parked_and_running_apart(async_session: AsyncSe
         Depth("m", 1, 2, 1, 0, oldest_ready_at=pytest.approx(oldest.ready_at.timestamp()), num_tokens=3 * 19),
         Depth("m", 2, ready=0, parked=0, running=1, oldest_ready_at=None, num_tokens=0),
     ]
-    assert await job_queries.key_load(async_session, KEY) == Load(3, 3 * 19)
-    assert await job_queries.key_load(async_session, ME) == Load(0, 0)
+    await add(async_session, batch_id=ME)
+    assert await job_queries.key_load(async_session, KEY, of_batches=False) == Load(3, 3 * 19)
+    assert await job_queries.key_load(async_session, KEY, of_batches=True) == Load(1, 19)
+    assert await job_queries.key_load(async_session, ME, of_batches=False) == Load(0, 0)
 
 
 async def test_statuses_leave_out_what_is_gone(async_session: AsyncSession) -> None:

@@ -23,12 +23,16 @@ def test_a_keys_own_limit_goes_before_the_settings_and_nought_is_any_number(
     assert found.has_rates == bool(holds)
 
 
-async def test_jobs_that_wait_stand_behind_or_run_are_counted_and_no_others(async_engine: AsyncEngine) -> None:
+async def test_jobs_that_wait_stand_behind_or_run_are_counted_but_no_lines_of_batches_and_no_others(
+    async_engine: AsyncEngine,
+) -> None:
     async with AsyncSession(async_engine) as session:
         await session.run_sync(add_job)
         await session.run_sync(lambda sync: add_job(sync, parked=True))
         await session.run_sync(lambda sync: add_job(sync, status=Status.RUNNING))
         for status in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.DEAD):
             await session.run_sync(lambda sync, status=status: add_job(sync, status=status))
+        for fields in ({}, {"parked": True}, {"status": Status.RUNNING}):
+            await session.run_sync(lambda sync, fields=fields: add_job(sync, batch_id=KEY, **fields))
         assert await num_unfinished(session, KEY, most=10) == 3
         assert await num_unfinished(session, KEY, most=1) >= 1

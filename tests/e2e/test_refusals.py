@@ -28,6 +28,10 @@ def test_a_model_path_that_is_wrong_is_refused(tmp_path: Path) -> None:
     assert "empty/model.gguf does not exist" in refusal(tmp_path, HEADRACE_MODEL="empty/model.gguf")
 
 
+def test_a_url_of_files_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    assert "HEADRACE_FILES_URL: Protocol not known: nonsense" in refusal(tmp_path, HEADRACE_FILES_URL="nonsense://x")
+
+
 def test_a_data_directory_of_another_version_is_refused(tmp_path: Path) -> None:
     cluster = tmp_path / "data" / "postgres"
     cluster.mkdir(parents=True)

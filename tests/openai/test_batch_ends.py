@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import openai
+import pytest
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
@@ -118,17 +119,33 @@ async def test_a_line_on_which_the_server_stumbles_fails_and_holds_up_no_other(s
     assert (line["response"]["status_code"], line["response"]["body"]["error"]["code"]) == (500, "internal_error")
 
 
-async def test_lines_wait_while_a_store_is_away(sdk, world, monkeypatch) -> None:
+@pytest.mark.parametrize("error", [OSError("the bucket does not answer"), FileNotFoundError("not mounted")])
+async def test_lines_wait_while_a_store_is_away(sdk, world, monkeypatch, error: OSError) -> None:
+    def die(*_: object) -> None:
+        raise error
+
     with monkeypatch.context() as patch:
-        patch.setattr("db.file_store.FileStore.ranges", _die_at_once)
+        patch.setattr("db.file_store.FileStore.ranges", die)
         batch_id = await world.begin([request("a")])
         await world.rounds()
         assert counts(await sdk.batches.retrieve(batch_id)) == (1, 0, 0)
     assert counts(await world.run_to_end(batch_id)) == (1, 1, 0)
 
 
-def _die_at_once(*_: object) -> None:
-    raise OSError("the bucket does not answer")
+async def test_a_batch_whose_input_was_taken_from_the_store_can_be_ended_with_what_it_has(sdk, world) -> None:
+    batch_id = await world.begin([request(str(i)) for i in range(6)])
+    world.run_jobs()
+    await world.rounds()
+    for path in (world.services.settings.data_dir / "files").iterdir():
+        path.unlink()
+    world.run_jobs()
+    await world.rounds()
+    assert counts(await sdk.batches.retrieve(batch_id)) == (6, 4, 0), "it may come back"
+    await sdk.batches.cancel(batch_id)
+    batch = await world.run_to_end(batch_id)
+    assert (batch.status, counts(batch)) == ("cancelled", (6, 4, 2))
+    said = [line["response"]["body"]["error"]["code"] for line in await world.content(batch.error_file_id)]
+    assert said == ["file_not_found"] * 2
 
 
 async def test_lines_wait_while_no_model_is_served_yet(sdk, world) -> None:

@@ -121,6 +121,7 @@ async def test_what_has_ended_can_be_read_while_the_batch_runs_and_agrees_with_t
         (request("x") | {"url": "/v1/embeddings"}, "mismatched_url", "url", "made for '/v1/completions'"),
         (request("first"), "duplicate_custom_id", "custom_id", "that of line 1"),
         (request("x") | {"colour": 1}, "unknown_field", "colour", "not a known field"),
+        (request("x", stream=True), "invalid_value", "body.stream", "cannot be true"),
         (request("half of a pair \ud800"), "invalid_value", "custom_id", "unicode"),
         ("[" * 100_000, "invalid_json_line", None, "deep"),
     ],
@@ -178,7 +179,6 @@ async def test_lines_that_are_refused_or_fail_are_in_the_error_file_as_a_client_
         request("unknown field", colour="red"),
         request("too long", max_tokens=9999),
         request("no such model", model="nobody"),
-        request("stream", stream=True),
         request("late", finish_by="2020-01-01T00:00:00Z"),
         request("fails", prompt="x"),
         request("is deleted", prompt="y"),
@@ -198,14 +198,13 @@ async def test_lines_that_are_refused_or_fail_are_in_the_error_file_as_a_client_
     with Session(world.engine) as session, session.begin():
         session.execute(delete(Job).where(Job.id == parse_id("job_", job_of["is deleted"])))
     batch = await world.run_to_end(batch_id)
-    assert (batch.status, counts(batch)) == ("completed", (8, 1, 7))
+    assert (batch.status, counts(batch)) == ("completed", (7, 1, 6))
     told = {line["custom_id"]: line["response"] for line in await world.content(batch.error_file_id)}
     said = {name: (reply["status_code"], reply["body"]["error"]["code"]) for name, reply in told.items()}
     assert said == {
         "unknown field": (400, "unknown_field"),
         "too long": (400, "context_length_exceeded"),
         "no such model": (404, "model_not_found"),
-        "stream": (400, "invalid_value"),
         "late": (400, "invalid_value"),
         "fails": (500, "broken"),
         "is deleted": (500, "job_deleted"),
