@@ -5,6 +5,7 @@
 # make bench-engine  what the engine's scheduling, cache and preemption cost and give; three minutes
 # make bench-quick   how fast Headrace is, in process and through HTTP; four minutes, the last line is JSON
 # make bench  the same beside its peers, which it installs; hours, and 10 GB
+# make clients  lm-eval and guidellm, which it installs, in front of the service; two minutes, and 2 GB
 # make chaos  a storm of faults, MINUTES=10 long, its faults drawn by SEED=1
 # make clean  remove what the others made, data included
 
@@ -21,7 +22,7 @@ FIND_COMPILER = @for compiler in $(firstword $(CXX)) c++ clang++; do command -v 
 MINUTES := 10
 SEED := 1
 
-.PHONY: run test lint chaos bench-queue bench-engine bench-quick bench clean
+.PHONY: run test lint chaos clients bench-queue bench-engine bench-quick bench clean
 
 # The kernel passes the death of make on, so that nothing outlives it.
 run: $(VENV)/installed-run
@@ -37,6 +38,9 @@ lint: $(VENV)/installed-test
 
 chaos: $(VENV)/installed-test
 	$(BIN)/python -m tests.chaos.storm --minutes $(MINUTES) --seed $(SEED)
+
+clients: $(VENV)/installed-test
+	$(BIN)/python -m tests.clients.harness
 
 bench-queue: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench.queue

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Request, Response
+from fastapi import APIRouter, Body, Request, Response
 
 from api.auth import CallerDep
 from api.chat_dress import ChatDress
@@ -10,9 +10,10 @@ from api.chat_schemas import ChatCreate
 from api.chat_views import ChatCompletion
 from api.examples import CHAT_EXAMPLES
 from api.foreground import Foreground
+from api.openai_fields import IdempotencyKey
 from api.schemas import error_replies
 from api.services import ServicesDep
-from api.sse import EventResponse
+from api.sse import stream_example
 from api.submission import Submission
 from api.submit import submit
 
@@ -33,20 +34,14 @@ router = APIRouter(tags=["OpenAI"])
     summary="Continue a conversation",
     response_description="The message, or its chunks.",
     response_model=ChatCompletion,
-    responses={
-        200: {"content": {"text/event-stream": {"example": CHUNK_EXAMPLE}}},
-        **error_replies(400, 401, 404, 408, 413, 422, 429, 500, 503, 504),
-    },
+    responses={**stream_example(CHUNK_EXAMPLE), **error_replies(400, 401, 404, 408, 413, 422, 429, 500, 503, 504)},
 )
 async def create_chat_completion(
     services: ServicesDep,
     caller: CallerDep,
     request: Request,
     body: Annotated[ChatCreate, Body(openapi_examples=CHAT_EXAMPLES)],
-    idempotency_key: Annotated[
-        str | None,
-        Header(alias="Idempotency-Key", description="As for a job. It then also goes on when the client leaves."),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """As OpenAI has it, for any OpenAI client, with a model that has a chat template; leaving cancels the work.
 
@@ -56,9 +51,7 @@ async def create_chat_completion(
     row = await submit(services, caller, submission_of(body, idempotency_key))
     dress = ChatDress(services, body, row.job)
     foreground = Foreground(services, caller, [row], dress, is_kept=idempotency_key is not None)
-    if body.stream:
-        return EventResponse(foreground.frames(), on_over=foreground.abandon)
-    return await foreground.answer(request)
+    return await foreground.respond(request, is_streamed=body.stream)
 
 
 def submission_of(body: ChatCreate, idempotency_key: str | None) -> Submission:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Request, Response
+from fastapi import APIRouter, Body, Request, Response
 
 from api.auth import CallerDep
 from api.completion_dress import CompletionDress
@@ -10,9 +10,10 @@ from api.completion_schemas import DEFAULT_MAX_TOKENS, Completion, CompletionCre
 from api.errors import invalid
 from api.examples import COMPLETION_EXAMPLES
 from api.foreground import Foreground
+from api.openai_fields import IdempotencyKey
 from api.schemas import error_replies
 from api.services import ServicesDep
-from api.sse import EventResponse
+from api.sse import stream_example
 from api.submission import Submission
 from api.submit import submit_all
 
@@ -31,23 +32,14 @@ router = APIRouter(tags=["OpenAI"])
     summary="Complete a text",
     response_description="The completion, or its chunks.",
     response_model=Completion,
-    responses={
-        200: {"content": {"text/event-stream": {"example": CHUNK_EXAMPLE}}},
-        **error_replies(400, 401, 404, 408, 413, 422, 429, 500, 503, 504),
-    },
+    responses={**stream_example(CHUNK_EXAMPLE), **error_replies(400, 401, 404, 408, 413, 422, 429, 500, 503, 504)},
 )
 async def create_completion(
     services: ServicesDep,
     caller: CallerDep,
     request: Request,
     body: Annotated[CompletionCreate, Body(openapi_examples=COMPLETION_EXAMPLES)],
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            alias="Idempotency-Key",
-            description="As for a job. The completion then also goes on when the client leaves.",
-        ),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """As OpenAI has it, for any OpenAI client. The work queues like every other job; leaving cancels it."""
     if idempotency_key is not None and len(body.prompts) > 1:
@@ -55,9 +47,7 @@ async def create_completion(
     rows = await submit_all(services, caller, submissions_of(body, idempotency_key))
     dress = CompletionDress(services, body, rows)
     foreground = Foreground(services, caller, rows, dress, is_kept=idempotency_key is not None)
-    if body.stream:
-        return EventResponse(foreground.frames(), on_over=foreground.abandon)
-    return await foreground.answer(request)
+    return await foreground.respond(request, is_streamed=body.stream)
 
 
 def submissions_of(body: CompletionCreate, idempotency_key: str | None) -> list[Submission]:

@@ -1,29 +1,19 @@
 """What goes in and out of POST /v1/embeddings, as OpenAI spells it."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
-from api.fields import (
-    TIER_MEANING,
-    EmbeddingInput,
-    MetadataValue,
-    ModelName,
-    Moment,
-    RequestObject,
-    Tier,
-    only,
-    wrong_field,
-)
+from api.fields import EmbeddingInput, MetadataValue, only
+from api.job_fields import JobFields
 
 # A language model's vector cut short is no shorter vector of the same text: only some models are trained for that.
 NoDimensions = Annotated[int, only(None, "is not supported; a model's vectors have one size, its hidden size")]
 
 
-class EmbeddingCreate(RequestObject):
-    """An OpenAI embeddings request, with a few fields of our own. A field sent as null counts as not sent."""
+class EmbeddingCreate(JobFields):
+    """An OpenAI embeddings request, with a few fields of our own; it fails when one of its jobs does."""
 
-    model: ModelName = Field(description="Name of a served model; GET /v1/models lists them.")
     input: EmbeddingInput = Field(
         description="A text, or its token ids; or a list of up to 2,048 of these, each of which is a job of its own."
     )
@@ -32,24 +22,6 @@ class EmbeddingCreate(RequestObject):
     )
     dimensions: NoDimensions | None = Field(None, description="Only null.")
     user: MetadataValue | None = Field(None, description="Understood, and ignored.")
-    tier: Tier = Field("normal", description=TIER_MEANING)
-    start_by: Moment | None = Field(
-        None, description="RFC 3339 time with its offset; the request fails when a job of it has not started by then."
-    )
-    finish_by: Moment | None = Field(
-        None, description="RFC 3339 time with its offset; the request fails when a job of it has not ended by then."
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, data: Any) -> Any:
-        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
-
-    @model_validator(mode="after")
-    def _starts_before_it_finishes(self) -> Self:
-        if self.start_by is not None and self.finish_by is not None and self.finish_by < self.start_by:
-            raise wrong_field("finish_by", "is earlier than start_by")
-        return self
 
     @property
     def inputs(self) -> list[str | list[int]]:

@@ -20,7 +20,7 @@ from api.merge import merge
 from api.openai_usage import CompletionUsage, total, usage_of, usage_with
 from api.output import choices_of
 from api.services import Services
-from api.sse import DONE, frame
+from api.sse import DONE, EventResponse, frame
 from db.job_queries import JobRow
 from db.models import Job, Status
 from db.stream import Token
@@ -62,6 +62,12 @@ class Foreground:
         # Jobs to cancel when the client leaves; written by whoever sees one end, or abandons them.
         self.unended = set() if is_kept else {row.job.id for row in rows}
         self._usages: list[CompletionUsage] = []  # of the jobs that are over; written by `frames`
+
+    async def respond(self, request: Request, *, is_streamed: bool) -> Response:
+        """The answer, as it comes or whole."""
+        if is_streamed:
+            return EventResponse(self.frames(), on_over=self.abandon)
+        return await self.answer(request)
 
     async def answer(self, request: Request) -> Response:
         """The whole answer."""

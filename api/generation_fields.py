@@ -1,9 +1,8 @@
 """What a job and an OpenAI completion have in common: how tokens are chosen, when it stops, what belongs to the job."""
 
 from collections.abc import Iterable
-from typing import Any, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field
 
 from api.choice_fields import ChoiceFields
 from api.constraint_fields import MAX_BIASES, BadWords, LogitBias, StructuredOutputFields
@@ -11,35 +10,20 @@ from api.fields import (
     INT64_MAX,
     MAX_LOGPROBS,
     MAX_TOKEN_ID,
-    TIER_MEANING,
     Metadata,
-    ModelName,
-    Moment,
     Stop,
-    Tier,
     TokenId,
     WebhookUrl,
-    wrong_field,
 )
+from api.job_fields import JobFields
 from db.sampling import Sampling
 
 MAX_RUN_SECONDS = 7 * 24 * 3600.0
-LEADING_FIELDS = ("model", "kind", "prompt", "messages", "max_tokens", "tier", "stream")
 
 
-def _lead(schema: dict[str, Any]) -> None:
-    """In the reference, put first what a newcomer needs first; pydantic would begin with the shared fields."""
-    properties = schema["properties"]
-    schema["properties"] = {name: properties[name] for name in LEADING_FIELDS if name in properties} | properties
-
-
-class GenerationFields(ChoiceFields):
+class GenerationFields(ChoiceFields, JobFields):
     """A field sent as null counts as not sent; an unknown one is refused."""
 
-    model_config = ConfigDict(json_schema_extra=_lead)
-
-    model: ModelName = Field(description="Name of a served model; GET /v1/models lists them.")
-    tier: Tier = Field("normal", description=TIER_MEANING)
     temperature: float = Field(
         1.0, ge=0, le=100, description="How evenly tokens are drawn; 0 always takes the most likely one."
     )
@@ -106,31 +90,9 @@ class GenerationFields(ChoiceFields):
     metadata: Metadata = Field(
         default_factory=dict, description="Up to 16 pairs of your own, returned with the job and usable as filters."
     )
-    start_by: Moment | None = Field(
-        None,
-        description="RFC 3339 time with its offset; a job that has not started by then ends as `expired`.",
-        examples=["2026-01-31T18:00:00Z"],
-    )
-    finish_by: Moment | None = Field(
-        None,
-        description="RFC 3339 time with its offset, not before `start_by`; a job that has not ended by then ends as "
-        "`expired`, keeping what it wrote.",
-        examples=["2026-01-31T19:00:00+01:00"],
-    )
     run_for: float | None = Field(
         None, gt=0, le=MAX_RUN_SECONDS, description="Seconds from the first start; past them the job ends as `expired`."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, data: Any) -> Any:
-        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
-
-    @model_validator(mode="after")
-    def _starts_before_it_finishes(self) -> Self:
-        if self.start_by is not None and self.finish_by is not None and self.finish_by < self.start_by:
-            raise wrong_field("finish_by", "is earlier than start_by")
-        return self
 
     @property
     def stops(self) -> tuple[str, ...]:

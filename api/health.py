@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics: for schedulers and dashboards, without a key."""
+"""/healthz, also as /health, /readyz and /metrics: for schedulers and dashboards, without a key."""
 
 import asyncio
 import logging
@@ -45,6 +45,12 @@ class Readiness(BaseModel):
 @router.get("/healthz", summary="Is the process alive?", response_description="It is.")
 async def health() -> Health:
     """Always 200, whatever else is down: restart the process when this does not answer."""
+    return Health()
+
+
+@router.get("/health", summary="Is the process alive?", response_description="It is.")
+async def health_elsewhere() -> Health:
+    """As `/healthz`, by the name that clients of other inference servers look for."""
     return Health()
 
 

@@ -1,7 +1,8 @@
 """Fields that OpenAI's endpoints have in common."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from fastapi import Header
 from pydantic import Field, model_validator
 
 from api.fields import RequestObject, Tier, wrong_field
@@ -18,6 +19,11 @@ TIER_OF: dict[str, Tier] = {
     "flex": "low",
 }
 USED_TIERS: tuple[UsedTier, ...] = ("priority", "default", "flex")  # by the level of a job's tier
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", description="As for a job. It then also goes on when the client leaves."),
+]
 
 
 class StreamOptions(RequestObject):

@@ -1,12 +1,12 @@
 """The functions that a response may call, as OpenAI's responses spell them."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from api.fields import ALLOWED, NAMED, ONE, RequestObject, wrong_field
-from api.tool_fields import MAX_TOOLS, FunctionName, FunctionTool, choice_branch
+from api.tool_choice import ChosenTools, choice_branch
+from api.tool_fields import MAX_TOOLS, FunctionName, FunctionTool
 from api.tool_use import Function, ToolUse
 
 
@@ -59,29 +59,17 @@ class ResponseToolFields(RequestObject):
 
     @model_validator(mode="after")
     def _names_are_tools(self) -> Self:
-        names = [tool.name for tool in self.tools]
-        if len(set(names)) != len(names):
-            raise wrong_field("tools", "two of them have the same name")
-        if self.tool_choice not in (None, "none", "auto") and not names:
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
             raise wrong_field("tool_choice", "needs 'tools'")
-        for name in self._chosen():
-            if name not in names:
-                raise wrong_field("tool_choice", f"names '{name}', which is none of the 'tools'")
+        self._chosen.check(self._functions)
         return self
 
     @property
     def tool_use(self) -> ToolUse | None:
         """What they come to; None when nothing can be called."""
-        choice = self.tool_choice
-        if not self.tools or choice == "none":
+        if not self.tools or self.tool_choice == "none":
             return None
-        is_forced = choice == "required" or isinstance(choice, NamedFunction)
-        functions = [Function(tool.name, tool.description, tool.parameters) for tool in self.tools]
-        names = frozenset(list(self._chosen()) or [function.name for function in functions])
-        if isinstance(choice, AllowedFunctions):
-            is_forced = choice.mode == "required"
-            functions = [function for function in functions if function.name in names]
-        return ToolUse(tuple(functions), names, is_forced=is_forced, is_parallel=self.parallel_tool_calls)
+        return self._chosen.tool_use(self._functions, is_parallel=self.parallel_tool_calls)
 
     def tools_answered(self) -> dict[str, Any]:
         """What the response repeats of them."""
@@ -92,10 +80,17 @@ class ResponseToolFields(RequestObject):
             "parallel_tool_calls": self.parallel_tool_calls,
         }
 
-    def _chosen(self) -> Iterable[str]:
+    @property
+    def _functions(self) -> list[Function]:
+        return [tool.as_function() for tool in self.tools]
+
+    @property
+    def _chosen(self) -> ChosenTools:
         match self.tool_choice:
+            case "required":
+                return ChosenTools(is_forced=True)
             case NamedFunction(name=name):
-                return [name]
-            case AllowedFunctions(tools=tools):
-                return [tool.name for tool in tools]
-        return []
+                return ChosenTools((name,), is_forced=True)
+            case AllowedFunctions(tools=tools, mode=mode):
+                return ChosenTools(tuple(tool.name for tool in tools), is_forced=mode == "required", hides_others=True)
+        return ChosenTools()

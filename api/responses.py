@@ -1,9 +1,9 @@
 """POST /v1/responses and what is done with a response later: OpenAI's newest dress of a job."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from api.auth import Caller, CallerDep
@@ -13,6 +13,7 @@ from api.errors import invalid, not_found
 from api.examples import RESPONSE_EXAMPLES
 from api.follow import Ended, Started, Tokens, follow
 from api.leaving import CLIENT_GONE, wait_unless_left
+from api.openai_fields import IdempotencyKey
 from api.response_events import Event, ResponseEvents
 from api.response_messages import KIND, conversation_of, find_response
 from api.response_reading import reading_of
@@ -20,7 +21,7 @@ from api.response_schemas import DEFAULT_MAX_TOKENS, DeletedResponse, ResponseCr
 from api.response_view import response_of
 from api.schemas import error_replies
 from api.services import Services, ServicesDep
-from api.sse import EventResponse
+from api.sse import EventResponse, stream_example
 from api.submission import Submission
 from api.submit import submit
 from db import jobs
@@ -32,7 +33,6 @@ data: {"type":"response.output_text.delta","sequence_number":5,"item_id":"msg_01
 "output_index":0,"content_index":0,"delta":" the","logprobs":[]}
 
 """
-STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"example": EVENT_EXAMPLE}}}}
 ResponseId = Annotated[str, Path(description="The response's id.", examples=["resp_0193e4c2a1b47c3d8e5f60718293a4b5"])]
 
 router = APIRouter(tags=["OpenAI"])
@@ -43,16 +43,14 @@ router = APIRouter(tags=["OpenAI"])
     summary="Make a response",
     response_description="The response, or its events.",
     response_model=ResponseObject,
-    responses={**STREAMED, **error_replies(400, 401, 404, 408, 413, 422, 429, 503)},
+    responses={**stream_example(EVENT_EXAMPLE), **error_replies(400, 401, 404, 408, 413, 422, 429, 503)},
 )
 async def create_response(
     services: ServicesDep,
     caller: CallerDep,
     request: Request,
     body: Annotated[ResponseCreate, Body(openapi_examples=RESPONSE_EXAMPLES)],
-    idempotency_key: Annotated[
-        str | None, Header(alias="Idempotency-Key", description="As for a job. It then also goes on when you leave.")
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """As OpenAI has it, for any OpenAI client. In the `background` it is answered while it is queued.
 
@@ -73,7 +71,7 @@ async def create_response(
     summary="Get a response",
     response_description="The response, or its events.",
     response_model=ResponseObject,
-    responses={**STREAMED, **error_replies(400, 401, 404, 503)},
+    responses={**stream_example(EVENT_EXAMPLE), **error_replies(400, 401, 404, 503)},
 )
 async def get_response(
     services: ServicesDep,

@@ -26,6 +26,11 @@ def frame(data: dict[str, Any], *, event: str | None = None, number: int | None 
     return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode("ascii")
 
 
+def stream_example(example: str) -> dict[int | str, dict[str, Any]]:
+    """Of a route in the reference: its answer may be such events."""
+    return {200: {"content": {"text/event-stream": {"example": example}}}}
+
+
 class EventResponse(Response):
     """Sends frames until they end, the client leaves or the server stops. Comments keep idle connections open.
 

@@ -1,12 +1,12 @@
 """The functions that a model may call, and whether it must, as clients send them."""
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from api.constraint_fields import Schema
 from api.fields import ALLOWED, NAMED, ONE, RequestObject, Text, wrong_field
+from api.tool_choice import ChosenTools, choice_branch
 from api.tool_use import Function, ToolUse
 
 MAX_TOOLS = 128
@@ -28,6 +28,10 @@ class FunctionTool(RequestObject):
         description="A call that `tool_choice` asks for follows `parameters` to the letter, with or without this. "
         "Where the choice is the model's, so are the arguments.",
     )
+
+    def as_function(self) -> Function:
+        """As all endpoints share it."""
+        return Function(self.name, self.description, self.parameters)
 
 
 class Tool(RequestObject):
@@ -66,13 +70,6 @@ class AllowedToolChoice(RequestObject):
     allowed_tools: AllowedTools = Field(description="Which, and whether one must be called.")
 
 
-def choice_branch(value: Any) -> str | None:
-    """How a choice of tools is spelled: a word, one tool, or some of them."""
-    if not isinstance(value, dict):
-        return ONE if isinstance(value, str) else None
-    return ALLOWED if value.get("type") == "allowed_tools" else NAMED
-
-
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag(ONE)]
     | Annotated[NamedTool, Tag(NAMED)]
@@ -99,40 +96,30 @@ class ToolFields(RequestObject):
 
     @model_validator(mode="after")
     def _names_are_tools(self) -> Self:
-        names = [tool.function.name for tool in self.tools]
-        if len(set(names)) != len(names):
-            raise wrong_field("tools", "two of them have the same name")
-        if self.tool_choice not in (None, "none") and not names:
+        if self.tool_choice not in (None, "none") and not self.tools:
             raise wrong_field("tool_choice", "needs 'tools'")
-        for name in self._chosen():
-            if name not in names:
-                raise wrong_field("tool_choice", f"names '{name}', which is none of the 'tools'")
+        self._chosen.check(self._functions)
         return self
 
     @property
     def tool_use(self) -> ToolUse | None:
         """What they come to; None when nothing can be called."""
-        choice = self.tool_choice
-        if not self.tools or choice == "none":
+        if not self.tools or self.tool_choice == "none":
             return None
-        chosen = set(self._chosen())
-        is_forced = choice == "required" or isinstance(choice, NamedTool)
-        if isinstance(choice, AllowedToolChoice):
-            is_forced = choice.allowed_tools.mode == "required"
-        functions = [_function(tool.function) for tool in self.tools]
-        names = frozenset(chosen or (function.name for function in functions))
-        if isinstance(choice, AllowedToolChoice):
-            functions = [function for function in functions if function.name in names]
-        return ToolUse(tuple(functions), names, is_forced=is_forced, is_parallel=self.parallel_tool_calls)
+        return self._chosen.tool_use(self._functions, is_parallel=self.parallel_tool_calls)
 
-    def _chosen(self) -> Iterable[str]:
+    @property
+    def _functions(self) -> list[Function]:
+        return [tool.function.as_function() for tool in self.tools]
+
+    @property
+    def _chosen(self) -> ChosenTools:
         match self.tool_choice:
+            case "required":
+                return ChosenTools(is_forced=True)
             case NamedTool(function=function):
-                return [function.name]
+                return ChosenTools((function.name,), is_forced=True)
             case AllowedToolChoice(allowed_tools=allowed):
-                return [tool.function.name for tool in allowed.tools]
-        return []
-
-
-def _function(tool: FunctionTool) -> Function:
-    return Function(tool.name, tool.description, tool.parameters)
+                names = tuple(tool.function.name for tool in allowed.tools)
+                return ChosenTools(names, is_forced=allowed.mode == "required", hides_others=True)
+        return ChosenTools()

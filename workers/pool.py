@@ -22,7 +22,7 @@ from kombu.asynchronous import Hub
 
 from db.settings import get_settings
 from workers.held import HeldJob, Outcome
-from workers.loading import LoadFailed
+from workers.model_plan import LoadFailed
 from workers.task_slot import TaskSlot
 from workers.worker import EngineWorker
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
+import openai
 import pytest
 import redis
 from sqlalchemy import Engine
@@ -50,6 +51,13 @@ async def stranger(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client with the other tenant's key."""
     async with make_client(url, OTHER_KEY) as client:
         yield client
+
+
+@pytest.fixture
+async def sdk(url: str, keys: tuple[str, str]) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The unmodified `openai` client, with the first tenant's key."""
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys[0]) as sdk:
+        yield sdk
 
 
 @pytest.fixture

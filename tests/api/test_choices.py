@@ -3,27 +3,12 @@
 import asyncio
 from typing import Any
 
-import openai
-import pytest
-
 from db.models import JobOutput, Status
 from tests.api.hand_worker import uuid_of
 from tests.api.sse import Event, events
+from tests.api.waiting import only_job
 
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "the mill", "max_tokens": 8}
-
-
-@pytest.fixture
-async def sdk(url: str, keys: tuple[str, str]):
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys[0]) as sdk:
-        yield sdk
-
-
-async def only_job(client) -> str:
-    """The id of the one job there is, as soon as there is one."""
-    while not (jobs := (await client.get("/v1/jobs")).json()["data"]):
-        pass
-    return str(jobs[0]["id"])
 
 
 async def read_all(client, job_id: str, after: int | None = None) -> list[Event]:

@@ -4,23 +4,16 @@ import asyncio
 import re
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
 from db.models import Status
 from tests.api.hand_worker import HandWorker
 from tests.api.sse import events
-from tests.api.waiting import job_in_status, only_job
+from tests.api.waiting import only_job
 from workers.text.tokenizer import Tokenizer
 
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "the mill", "max_tokens": 8}
-
-
-@pytest.fixture
-async def sdk(url: str, keys: tuple[str, str]):
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys[0]) as sdk:
-        yield sdk
 
 
 async def test_the_openai_client_gets_a_whole_completion(client, worker, sdk) -> None:
@@ -65,48 +58,6 @@ async def test_the_openai_client_streams_the_text_then_the_reason_then_the_usage
     assert [chunk.choices[0].text for chunk in rest[:-1]] == [" b", ""], "what comes together is told together"
     assert [chunk.choices[0].finish_reason for chunk in rest[:-1]] == [None, "stop"]
     assert (rest[-1].choices, rest[-1].usage.completion_tokens) == ([], 3)
-
-
-async def test_a_stream_ends_with_done_and_carries_no_ids(client, worker) -> None:
-    async with client.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as response:
-        job_id = await only_job(client)
-        worker.run(job_id, " x")
-        seen = [event async for event in events(response)]
-    assert seen[-1].data == "[DONE]"
-    assert {(event.name, event.number) for event in seen} == {(None, None)}
-    assert not any("usage" in event.data for event in seen[:-1]), "nobody asked for it"
-
-
-async def test_a_client_that_leaves_a_stream_cancels_its_job(client, worker, monkeypatch) -> None:
-    monkeypatch.setattr("api.cancel.WORKER_SECONDS", 0.1)
-    async with client.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as response:
-        job_id = await only_job(client)
-        worker.start(job_id)
-        worker.say(job_id, " a")
-        await anext(events(response))
-    job = await job_in_status(client, job_id, "cancelled")
-    assert job["output"]["text"] == " a"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_before_the_first_token_cancels_its_job(client, url, keys, worker, stream) -> None:
-    async with httpx.AsyncClient(base_url=url, headers=client.headers) as leaving:
-        asking = asyncio.create_task(leaving.post("/v1/completions", json=BODY | {"stream": stream}))
-        job_id = await only_job(client)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-    await job_in_status(client, job_id, "cancelled")
-
-
-async def test_with_an_idempotency_key_the_job_goes_on_and_the_repeat_finds_it(client, worker) -> None:
-    headers = {"Idempotency-Key": "once"}
-    asking = asyncio.create_task(client.post("/v1/completions", json=BODY, headers=headers))
-    job_id = await only_job(client)
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    worker.run(job_id, " kept")
-    repeat = (await client.post("/v1/completions", json=BODY, headers=headers)).json()
-    assert (repeat["id"], repeat["choices"][0]["text"]) == (job_id.replace("job_", "cmpl-"), " kept")
 
 
 @pytest.mark.parametrize(
@@ -154,14 +105,13 @@ async def test_alternatives_that_are_no_whole_characters_are_told_apart(client, 
     assert all(re.fullmatch(r"bytes:\\x[0-9a-f]{2}", text) for text in told)
 
 
-async def test_an_error_in_a_stream_reaches_the_openai_client(client, worker, sdk) -> None:
-    stream = await sdk.completions.create(**BODY, stream=True)
-    job_id = await only_job(client)
-    worker.start(job_id)
-    worker.say(job_id, " a")
-    worker.end(job_id, Status.FAILED, error_code="broken", error_message="it broke")
-    with pytest.raises(openai.APIError, match="it broke"):
-        _ = [chunk async for chunk in stream]
+async def test_what_load_generators_ask_for_is_taken(client, worker) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = BODY | {"stream": True, "stream_options": options, "stop": None, "ignore_eos": True}
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        worker.run(await only_job(client), " x")
+        *_, usage, done = [event.data async for event in events(response)]
+    assert (usage["choices"], usage["usage"]["completion_tokens"], done) == ([], 1, "[DONE]")
 
 
 async def test_every_spelling_of_one_prompt_is_taken(client, worker) -> None:

@@ -127,7 +127,8 @@ async def test_metrics_count_the_queue_and_the_requests_by_route(client, worker,
 
 
 async def test_health_is_always_well_and_readiness_names_what_is_missing(client) -> None:
-    assert (await client.get("/healthz")).json() == {"status": "ok"}
+    for path in ("/healthz", "/health"):
+        assert (await client.get(path)).json() == {"status": "ok"}
     ready = await client.get("/readyz")
     assert (ready.status_code, ready.json()["checks"]) == (200, {"postgres": "ok", "redis": "ok", "queue": "ok"})
 

@@ -25,7 +25,7 @@ from db.settings import Settings
 from tests.bench import counters, null_model, processor
 from tests.bench.counters import Counts
 from tests.servers import environment, run_servers
-from tests.workers.worker_process import WorkerProcess, wait_until
+from tests.workers.worker_process import PATIENCE_SECONDS, WorkerProcess, wait_until
 
 NUM_KEYS = 16  # each has a window of 64 ready jobs; what is beyond is parked
 LOOK_SECONDS = 0.25
@@ -89,11 +89,11 @@ class Stack:
         return found
 
     @contextlib.contextmanager
-    def worker(self, *, app: str = "workers.app") -> Iterator[WorkerProcess]:
+    def worker(self, *, app: str = "workers.app", patience_seconds: float = PATIENCE_SECONDS) -> Iterator[WorkerProcess]:
         """An engine worker that is ready; drained at the end."""
         since = self.now()
         with WorkerProcess(self.settings, self.settings.data_dir / "worker.log", app=app) as worker:
-            wait_until(lambda: self._is_ready(since), "the worker to be ready")
+            wait_until(lambda: self._is_ready(since), "the worker to be ready", patience_seconds=patience_seconds)
             self.pids["worker"] = worker.process.pid
             yield worker
             del self.pids["worker"]

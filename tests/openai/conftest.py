@@ -10,17 +10,11 @@ from sqlalchemy import Engine
 from api.metrics import Metrics
 from api.services import open_services
 from db.settings import Settings
-from tests.api.conftest import client, keys, make_worker, stranger, tokenizer_path, url, worker
+from tests.api.conftest import client, keys, make_worker, sdk, stranger, tokenizer_path, url, worker
 from tests.api.hand_worker import HandWorker
 from tests.openai.batch_world import BatchWorld
 
-__all__ = ["client", "keys", "make_worker", "stranger", "tokenizer_path", "url", "worker"]
-
-
-@pytest.fixture
-async def sdk(url: str, keys: tuple[str, str]) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys[0]) as sdk:
-        yield sdk
+__all__ = ["client", "keys", "make_worker", "sdk", "stranger", "tokenizer_path", "url", "worker"]
 
 
 @pytest.fixture

@@ -4,15 +4,12 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
-from db.models import Status
 from tests import chat_templates
 from tests.api.hand_worker import HandWorker
-from tests.api.sse import events
-from tests.api.waiting import job_in_status, only_job
+from tests.api.waiting import only_job
 from workers.text.tokenizer import Tokenizer
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -122,43 +119,6 @@ async def test_a_stream_tells_each_log_probability_once(client, worker, sdk) -> 
     assert all(entry.top_logprobs == [] or len(entry.top_logprobs) == 1 for entry in told)
 
 
-async def test_a_client_that_leaves_a_stream_cancels_its_job(client, worker, monkeypatch) -> None:
-    monkeypatch.setattr("api.cancel.WORKER_SECONDS", 0.1)
-    async with client.stream("POST", "/v1/chat/completions", json=BODY | {"stream": True}) as response:
-        job_id = await only_job(client)
-        worker.start(job_id)
-        worker.say(job_id, " a")
-        await anext(events(response))
-    job = await job_in_status(client, job_id, "cancelled")
-    assert job["output"]["text"] == " a"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_before_the_first_token_cancels_its_job(client, url, worker, stream) -> None:
-    async with httpx.AsyncClient(base_url=url, headers=client.headers) as leaving:
-        asking = asyncio.create_task(leaving.post("/v1/chat/completions", json=BODY | {"stream": stream}))
-        job_id = await only_job(client)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-    await job_in_status(client, job_id, "cancelled")
-
-
-async def test_a_stream_ends_with_done_and_an_error_reaches_the_client(client, worker, sdk) -> None:
-    async with client.stream("POST", "/v1/chat/completions", json=BODY | {"stream": True}) as response:
-        job_id = await only_job(client)
-        worker.run(job_id, " x")
-        seen = [event async for event in events(response)]
-    assert seen[-1].data == "[DONE]" and {(event.name, event.number) for event in seen} == {(None, None)}
-    assert not any("usage" in event.data for event in seen[:-1]), "nobody asked for it"
-    await client.delete(f"/v1/jobs/{job_id}")
-    stream = await sdk.chat.completions.create(**BODY, stream=True)
-    job_id = await only_job(client)
-    worker.start(job_id)
-    worker.end(job_id, Status.FAILED, error_code="broken", error_message="it broke")
-    with pytest.raises(openai.APIError, match="it broke"):
-        _ = [chunk async for chunk in stream]
-
-
 @pytest.mark.parametrize(
     ("service_tier", "tier", "used"),
     [("priority", "high", "priority"), ("auto", "normal", "default"), ("flex", "low", "flex")],
@@ -171,17 +131,6 @@ async def test_a_service_tier_is_a_tier_and_the_answer_says_which(
     assert (await client.get(f"/v1/jobs/{job_id}")).json()["tier"] == tier
     worker.run(job_id, " x")
     assert (await asking).service_tier == used
-
-
-async def test_with_an_idempotency_key_the_repeat_finds_the_first_answer(client, worker) -> None:
-    headers = {"Idempotency-Key": "once"}
-    asking = asyncio.create_task(client.post("/v1/chat/completions", json=BODY, headers=headers))
-    job_id = await only_job(client)
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    worker.run(job_id, " kept")
-    repeat = (await client.post("/v1/chat/completions", json=BODY, headers=headers)).json()
-    assert (repeat["id"], repeat["choices"][0]["message"]["content"]) == (job_id.replace("job_", "chatcmpl-"), " kept")
 
 
 async def test_messages_of_every_kind_reach_the_template(client, worker, tokenizer_path) -> None:

@@ -10,11 +10,11 @@ import torch
 from db.settings import Settings
 from kernels.cpu.library import library
 from tests.checkpoints import make_checkpoint
-from workers import loading
 from workers.engine import build
 from workers.engine.block_manager import BlockManager
 from workers.engine.engine import Engine
-from workers.loading import LoadFailed, load
+from workers.loading import load
+from workers.model_plan import LoadFailed, kv_cache_dtype
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_the_kv_cache_has_the_dtype_of_the_weights_unless_int8_is_asked_for(tiny
 def test_an_int8_kv_cache_is_refused_on_a_gpu(tiny: Settings) -> None:
     asked = tiny.model_copy(update={"kv_cache_dtype": "int8"})
     with pytest.raises(LoadFailed, match="HEADRACE_KV_CACHE_DTYPE=int8 needs a CPU"):
-        loading._kv_dtype(asked, torch.bfloat16, torch.device("cuda"))
+        kv_cache_dtype(asked, torch.bfloat16, torch.device("cuda"))
 
 
 @pytest.mark.skipif(library() is None, reason="the CPU kernels are not built")

@@ -51,9 +51,9 @@ def prompts(num: int) -> list[list[int]]:
     return [[5 + i, 80, 33, 7] for i in range(num)]
 
 
-def wait_until(is_so: Callable[[], Any], what: str) -> Any:
+def wait_until(is_so: Callable[[], Any], what: str, *, patience_seconds: float = PATIENCE_SECONDS) -> Any:
     """Look until `is_so` answers something true, and return it. What is awaited happens in another process."""
-    deadline = monotonic() + PATIENCE_SECONDS
+    deadline = monotonic() + patience_seconds
     while not (answer := is_so()):
         assert monotonic() < deadline, f"waited in vain: {what}"
         sleep(LOOK_SECONDS)

@@ -7,18 +7,7 @@ import torch
 from kernels.cpu.library import instruction_sets, library
 from kernels.cpu.pack_int4 import Rounded, integers_of, pack_int4, quantize_int4, round_int4
 from kernels.cpu.packed import PackedMatrix
-from tests.kernels.cpu.linear_layers import (
-    ACTIVATE,
-    assert_a_spoilt_row_stays_alone,
-    assert_only_rows_of_the_step_are_written,
-    assert_rows_are_independent,
-    assert_rows_may_be_fewer_than_the_tokens,
-    assert_threads_change_no_bit,
-    embedding,
-    exact_linear,
-    linear,
-    random,
-)
+from tests.kernels.cpu.linear_layers import ACTIVATE, embedding, exact_linear, linear, random
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
 
@@ -116,59 +105,6 @@ def test_gates_are_activated_and_multiply_what_they_gate(
     torch.testing.assert_close(found, ACTIVATE[activation](exact(x, weight)), rtol=1e-5, atol=1e-4)
     rounded = linear(x, gated, instruction_set, activation=activation, out_dtype=torch.bfloat16)
     assert torch.equal(rounded, found.to(torch.bfloat16))
-
-
-@pytest.mark.parametrize("num_rows", [5, 50])
-@pytest.mark.parametrize("activation", [None, "silu", "gelu"])
-@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
-def test_all_instruction_sets_agree_to_the_last_bit(
-    num_rows: int, activation: str | None, out_dtype: torch.dtype
-) -> None:
-    x, weight = random(num_rows, 992), packed(random_int4(300, 992), is_gated=activation is not None)
-    bias = random(weight.padded_rows, seed=2, dtype=torch.float32)
-    first, *others = (
-        linear(x, weight, instruction_set, bias=bias, activation=activation, out_dtype=out_dtype)
-        for instruction_set in instruction_sets()
-    )
-    assert all(torch.equal(other, first) for other in others)
-
-
-@every_set
-@pytest.mark.parametrize("activation", [None, "silu"])
-@pytest.mark.parametrize("num_outputs, num_inputs", [(257, 576), (64, 4096)])
-def test_a_row_is_the_same_to_the_last_bit_among_any_others(
-    instruction_set: str, num_outputs: int, num_inputs: int, activation: str | None
-) -> None:
-    weight = random_int4(num_outputs * 2 if activation else num_outputs, num_inputs)
-    gated_or_not = packed(weight, is_gated=activation is not None)
-    assert_rows_are_independent(gated_or_not, num_inputs, instruction_set, activation=activation)
-
-
-@every_set
-@pytest.mark.parametrize("num_threads", [2, 3, 5])
-def test_the_number_of_threads_changes_no_bit(instruction_set: str, num_threads: int) -> None:
-    assert_threads_change_no_bit(quantize_int4(random(700, 1000, seed=1)), instruction_set, num_threads)
-
-
-@every_set
-@pytest.mark.parametrize("odd_one", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("num_rows", [4, 24, 70])
-def test_a_row_that_is_not_finite_is_nan_and_stays_alone(instruction_set: str, num_rows: int, odd_one: float) -> None:
-    x = random(num_rows, 96)
-    spoilt = x.clone()
-    spoilt[2, 5] = odd_one
-    assert_a_spoilt_row_stays_alone(x, spoilt, packed(random_int4(96, 96)), instruction_set)
-
-
-@every_set
-@pytest.mark.parametrize("num_rows", [3, 20])
-def test_rows_past_the_last_are_not_written(instruction_set: str, num_rows: int) -> None:
-    assert_only_rows_of_the_step_are_written(packed(random_int4(64, 64)), num_rows, instruction_set)
-
-
-@every_set
-def test_the_rows_whose_logits_are_asked_for_are_another_number_than_the_tokens(instruction_set: str) -> None:
-    assert_rows_may_be_fewer_than_the_tokens(packed(random_int4(64, 64)), instruction_set)
 
 
 @every_set

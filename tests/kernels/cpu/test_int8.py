@@ -5,18 +5,7 @@ import torch
 
 from kernels.cpu.library import instruction_sets, library
 from kernels.cpu.pack_int8 import pack_int8, quantize_int8
-from tests.kernels.cpu.linear_layers import (
-    ACTIVATE,
-    assert_a_spoilt_row_stays_alone,
-    assert_only_rows_of_the_step_are_written,
-    assert_rows_are_independent,
-    assert_rows_may_be_fewer_than_the_tokens,
-    assert_threads_change_no_bit,
-    embedding,
-    exact_linear,
-    linear,
-    random,
-)
+from tests.kernels.cpu.linear_layers import ACTIVATE, embedding, exact_linear, linear, random
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
 
@@ -93,46 +82,6 @@ def test_gates_far_from_zero_are_as_exact_as_those_near_it(instruction_set: str,
     torch.testing.assert_close(found, ACTIVATE[activation](scales[None]), rtol=1e-5, atol=1e-30)
 
 
-@pytest.mark.parametrize("activation", [None, "silu", "gelu"])
-@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
-def test_all_instruction_sets_agree_to_the_last_bit(activation: str | None, out_dtype: torch.dtype) -> None:
-    x, (weight, scales) = random(50, 1000), random_int8(300, 1000)
-    packed = pack_int8(weight, scales, is_gated=activation is not None)
-    bias = random(packed.padded_rows, seed=2, dtype=torch.float32)
-    first, *others = (
-        linear(x, packed, instruction_set, bias=bias, activation=activation, out_dtype=out_dtype)
-        for instruction_set in instruction_sets()
-    )
-    assert all(torch.equal(other, first) for other in others)
-
-
-@every_set
-@pytest.mark.parametrize("activation", [None, "silu"])
-@pytest.mark.parametrize("num_outputs, num_inputs", [(257, 576), (64, 4096)])
-def test_a_row_is_the_same_to_the_last_bit_among_any_others(
-    instruction_set: str, num_outputs: int, num_inputs: int, activation: str | None
-) -> None:
-    weight, scales = random_int8(num_outputs * 2 if activation else num_outputs, num_inputs)
-    packed = pack_int8(weight, scales, is_gated=activation is not None)
-    assert_rows_are_independent(packed, num_inputs, instruction_set, activation=activation)
-
-
-@every_set
-@pytest.mark.parametrize("num_threads", [2, 3, 5])
-def test_the_number_of_threads_changes_no_bit(instruction_set: str, num_threads: int) -> None:
-    assert_threads_change_no_bit(pack_int8(*random_int8(700, 1000)), instruction_set, num_threads)
-
-
-@every_set
-@pytest.mark.parametrize("odd_one", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("num_rows", [4, 24, 70])
-def test_a_row_that_is_not_finite_is_nan_and_stays_alone(instruction_set: str, num_rows: int, odd_one: float) -> None:
-    x = random(num_rows, 96)
-    spoilt = x.clone()
-    spoilt[2, 5] = odd_one
-    assert_a_spoilt_row_stays_alone(x, spoilt, pack_int8(*random_int8(96, 96)), instruction_set)
-
-
 @every_set
 def test_rows_of_zeros_or_nearly_so_are_zeros(instruction_set: str) -> None:
     x = torch.tensor([0.0, 1e-40, -1e-38, 2.0**-101])[:, None].expand(4, 70).bfloat16()
@@ -149,17 +98,6 @@ def test_rows_of_any_other_size_keep_their_precision(instruction_set: str, expon
     packed = pack_int8(weight, scales)
     found = linear(x * 2.0**exponent, packed, instruction_set)
     torch.testing.assert_close(found / 2.0**exponent, linear(x, packed, instruction_set))
-
-
-@every_set
-@pytest.mark.parametrize("num_rows", [3, 20])
-def test_rows_past_the_last_are_not_written(instruction_set: str, num_rows: int) -> None:
-    assert_only_rows_of_the_step_are_written(pack_int8(*random_int8(64, 64)), num_rows, instruction_set)
-
-
-@every_set
-def test_the_rows_whose_logits_are_asked_for_are_another_number_than_the_tokens(instruction_set: str) -> None:
-    assert_rows_may_be_fewer_than_the_tokens(pack_int8(*random_int8(64, 64)), instruction_set)
 
 
 @every_set

@@ -6,18 +6,7 @@ import torch
 from kernels import reference
 from kernels.cpu.library import instruction_sets, library
 from kernels.cpu.packed import pack_bf16
-from tests.kernels.cpu.linear_layers import (
-    ACTIVATE,
-    assert_a_spoilt_row_stays_alone,
-    assert_close,
-    assert_only_rows_of_the_step_are_written,
-    assert_rows_are_independent,
-    assert_rows_may_be_fewer_than_the_tokens,
-    assert_threads_change_no_bit,
-    embedding,
-    linear,
-    random,
-)
+from tests.kernels.cpu.linear_layers import ACTIVATE, assert_close, embedding, linear, random
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
 
@@ -84,43 +73,6 @@ def test_gates_far_from_zero_are_as_exact_as_those_near_it(instruction_set: str,
     x, weight = torch.tensor([[1.0]]).bfloat16(), torch.tensor([[gate], [1.0]]).bfloat16()
     found = linear(x, pack_bf16(weight, is_gated=True), instruction_set, activation=activation)
     torch.testing.assert_close(found, ACTIVATE[activation](weight.float().T), rtol=1e-5, atol=1e-30)
-
-
-@every_set
-@pytest.mark.parametrize("activation", [None, "silu"])
-@pytest.mark.parametrize("num_outputs, num_inputs", [(257, 576), (64, 4096)])
-def test_a_row_is_the_same_to_the_last_bit_among_any_others(
-    instruction_set: str, num_outputs: int, num_inputs: int, activation: str | None
-) -> None:
-    weight = random(num_outputs * 2 if activation else num_outputs, num_inputs, seed=1)
-    packed = pack_bf16(weight, is_gated=activation is not None)
-    assert_rows_are_independent(packed, num_inputs, instruction_set, activation=activation)
-
-
-@every_set
-@pytest.mark.parametrize("num_threads", [2, 3, 5])
-def test_the_number_of_threads_changes_no_bit(instruction_set: str, num_threads: int) -> None:
-    assert_threads_change_no_bit(pack_bf16(random(700, 1000, seed=1)), instruction_set, num_threads)
-
-
-@every_set
-@pytest.mark.parametrize("num_rows", [4, 24, 70])
-def test_a_row_of_nan_stays_alone(instruction_set: str, num_rows: int) -> None:
-    x = random(num_rows, 96)
-    spoilt = x.clone()
-    spoilt[2] = torch.nan
-    assert_a_spoilt_row_stays_alone(x, spoilt, pack_bf16(random(96, 96, seed=1)), instruction_set)
-
-
-@every_set
-@pytest.mark.parametrize("num_rows", [3, 20])
-def test_rows_past_the_last_are_not_written(instruction_set: str, num_rows: int) -> None:
-    assert_only_rows_of_the_step_are_written(pack_bf16(random(64, 64, seed=1)), num_rows, instruction_set)
-
-
-@every_set
-def test_the_rows_whose_logits_are_asked_for_are_another_number_than_the_tokens(instruction_set: str) -> None:
-    assert_rows_may_be_fewer_than_the_tokens(pack_bf16(random(64, 64, seed=1)), instruction_set)
 
 
 @every_set
