@@ -89,7 +89,9 @@ class Stack:
         return found
 
     @contextlib.contextmanager
-    def worker(self, *, app: str = "workers.app", patience_seconds: float = PATIENCE_SECONDS) -> Iterator[WorkerProcess]:
+    def worker(
+        self, *, app: str = "workers.app", patience_seconds: float = PATIENCE_SECONDS
+    ) -> Iterator[WorkerProcess]:
         """An engine worker that is ready; drained at the end."""
         since = self.now()
         with WorkerProcess(self.settings, self.settings.data_dir / "worker.log", app=app) as worker:
