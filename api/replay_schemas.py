@@ -1,41 +1,25 @@
 """What goes in and out of the replays of ended jobs."""
 
-from typing import Any, Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
-from api.fields import TIER_MEANING, Metadata, ModelName, Moment, RequestObject, Text, Tier, wrong_field
+from api.fields import TIER_MEANING, Metadata, ModelName, Moment, Text, Tier
 from api.generation_fields import MAX_RUN_SECONDS
 from api.schemas import ErrorDetail
+from api.time_limits import TimeLimits
 from db.replays import Limits
 
 MAX_PAGE = 100
 EndedName = Literal["succeeded", "failed", "cancelled", "expired", "dead"]
 
 
-class ReplayLimits(RequestObject):
+class ReplayLimits(TimeLimits):
     """Limits in time of the new job. Those of the old one are not kept, except its `run_for`, which begins anew."""
 
-    start_by: Moment | None = Field(
-        None, description="A job that has not started by then ends as `expired`.", examples=["2026-01-31T18:00:00Z"]
-    )
-    finish_by: Moment | None = Field(
-        None, description="A job that has not ended by then ends as `expired`.", examples=["2026-01-31T19:00:00Z"]
-    )
     run_for: float | None = Field(
         None, gt=0, le=MAX_RUN_SECONDS, description="Seconds from its first start; not sent, it is that of the old job."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, data: Any) -> Any:
-        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
-
-    @model_validator(mode="after")
-    def _starts_before_it_finishes(self) -> Self:
-        if self.start_by is not None and self.finish_by is not None and self.finish_by < self.start_by:
-            raise wrong_field("finish_by", "is earlier than start_by")
-        return self
 
     def limits(self) -> Limits:
         """The limits that were sent."""

@@ -93,7 +93,10 @@ class Settings(BaseSettings):
         None, ge=1, le=2**31 - 1, description="Tokens, of prompts and max_tokens, of those; beyond it, 429."
     )
     concurrent_jobs: int | None = Field(
-        None, ge=1, le=2**31 - 1, description="Queued and running jobs of one key; beyond it, 429. Unset: any number."
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="Queued and running jobs of one key, lines of batches aside; beyond it, 429. Unset: any number.",
     )
     retention_days: int = Field(30, ge=1, description="Ended jobs are kept this long.")
     files_url: str | None = Field(
