@@ -8,34 +8,25 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from api import (
-    batches,
-    chat,
-    completions,
-    deliveries,
-    docs,
-    embeddings,
-    events,
-    files,
-    health,
-    jobs,
-    models,
-    queues,
-    replays,
-    response_inputs,
-    responses,
-    tokenize,
-    webhook_endpoints,
-    webhook_events,
-    webhook_secret,
-)
+from api import docs, events, health, jobs, models, queues, replays, tokenize
 from api.auth import AuthMiddleware
+from api.batches import routes as batches
 from api.body_limit import BodyLimitMiddleware
+from api.chat import routes as chat
+from api.completions import routes as completions
+from api.embeddings import routes as embeddings
 from api.errors import add_error_handlers
+from api.files import routes as files
 from api.metrics import Metrics
 from api.request_id import RequestIdMiddleware
+from api.responses import input_routes as response_inputs
+from api.responses import routes as responses
 from api.services import open_services
 from api.warm import keep_warm
+from api.webhooks import deliveries
+from api.webhooks import endpoints as webhook_endpoints
+from api.webhooks import events as webhook_events
+from api.webhooks import secret as webhook_secret
 from db.settings import Settings, get_settings
 
 # Their order at /docs; but one path of `response_inputs` reads like an id to `responses`.

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from api.chat_choice import Reading, message_of
+from api.chat.choice import Reading, message_of
 from api.kept_spelling import spelling_in
 from api.output import ChoiceOutput, choices_of
 from api.pace import estimate

@@ -7,7 +7,7 @@ from fastapi import Path
 from pydantic import BaseModel, Field, model_validator
 
 from api.body_limit import BODY_SECONDS, MAX_BODY_BYTES, MAX_FILE_BYTES
-from api.chat_calls import ChatToolCall
+from api.chat.calls import ChatToolCall
 from api.fields import TIER_MEANING, Prompt, Tier, wrong_field
 from api.generation_fields import GenerationFields
 from api.message_fields import Messages, TemplateFields

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from api.chat_choice import Delta, Reading, delta_of
+from api.chat.choice import Delta, Reading, delta_of
 from api.follow import Tokens
 from api.kept_spelling import spelling_in
 from api.sse import frame

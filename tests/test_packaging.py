@@ -59,7 +59,7 @@ def test_services_run_without_torch() -> None:
     # None in sys.modules makes an import fail, as in the service image.
     program = (
         "import sys; sys.modules.update(torch=None, transformers=None, gguf=None, safetensors=None, numpy=None)\n"
-        "import api.app, api.batches_process, api.cli, api.up.run, db.broker, workers.tasks"
+        "import api.app, api.batches.process, api.cli, api.up.run, db.broker, workers.tasks"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from workers.contact import ContactLost
 from workers.sweep import Report, Sweep
 
-LOCK_KEY = 0x68656164726163  # "headrac"; `api.batch_runner` has the other advisory lock of sessions
+LOCK_KEY = 0x68656164726163  # "headrac"; `api.batches.runner` has the other advisory lock of sessions
 # Longer than a round is ever silent. Then Postgres ends the session of a process that is frozen, and its lock with it.
 IDLE_SECONDS = 60.0
 

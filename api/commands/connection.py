@@ -39,7 +39,8 @@ def connect(url: str | None, key: str | None, *, is_json: bool, is_patient: bool
     """
     from pydantic import ValidationError
 
-    from api.client import PATIENCE_SECONDS, Headrace, HeadraceError, RequestRefused
+    from api.client import Headrace, HeadraceError, RequestRefused
+    from api.client.headrace import PATIENCE_SECONDS
 
     try:
         patience_seconds = PATIENCE_SECONDS if is_patient else 0.0

@@ -77,7 +77,7 @@ def batches() -> None:
 
     Example: headrace batches
     """
-    from api.batches_process import run_batches
+    from api.batches.process import run_batches
     from db.logs import log_to_stderr
     from db.settings import get_settings
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from api.event_lines import Event, read_events
+from api.client.event_lines import Event, read_events
 from tests.api.serving import KEY
 
 RECEIVE_BYTES = 8192  # of the socket: what it holds of a stream that nobody reads

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from api import batch_input
-from api.batch_input import check_input, parse_body, prefix_key
+from api.batches import input as batch_input
+from api.batches.input import check_input, parse_body, prefix_key
 
 URL = "/v1/completions"
 

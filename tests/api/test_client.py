@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from api.client import Headrace, NoModel, RequestRefused, ServerUnreachable
-from api.event_lines import Event, read_events
+from api.client.event_lines import Event, read_events
 
 Handle = Callable[["Handler"], None]
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from api.client import Headrace
-from api.client_connection import Retry
-from api.client_errors import HeadraceError, ServerUnreachable
+from api.client.connection import Retry
+from api.client.errors import HeadraceError, ServerUnreachable
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("api.client_connection.time", clock)
+    monkeypatch.setattr("api.client.connection.time", clock)
     return clock
 
 

@@ -7,9 +7,11 @@ from typing import get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from api import batch_schemas, client_types, replay_schemas, schemas
-from api.client_server import Server, find_server
-from api.client_types import JobFields, ReplayFilter
+from api import replay_schemas, schemas
+from api.batches import schemas as batch_schemas
+from api.client import types as client_types
+from api.client.server import Server, find_server
+from api.client.types import JobFields, ReplayFilter
 from db.settings import get_settings
 
 

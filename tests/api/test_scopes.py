@@ -76,7 +76,8 @@ async def test_the_reference_tells_the_scope_and_the_rates_of_every_route(client
 
 
 def test_submits_are_the_routes_that_answer_429() -> None:
-    from api import completions, jobs, replays
+    from api import jobs, replays
+    from api.completions import routes as completions
 
     routes = [route for module in (completions, jobs, replays) for route in module.router.routes]
     assert {route.path for route in routes if is_submit(route)} == {

@@ -10,7 +10,7 @@ import pytest
 import redis
 from sqlalchemy import Engine, text
 
-from api.event_lines import Event
+from api.client.event_lines import Event
 from api.stream import StreamHub
 from db import job_queries, stream
 from tests.api.follower import Follower, follow

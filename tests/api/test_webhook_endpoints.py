@@ -136,7 +136,7 @@ async def test_owner_can_disable_an_endpoint(client) -> None:
 async def test_test_that_nobody_sends_is_given_up_and_not_sent_later(
     settings: Settings, keys: tuple[str, str], engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.webhook_test.SPARE_SECONDS", 0.1)
+    monkeypatch.setattr("api.webhooks.probe.SPARE_SECONDS", 0.1)
     async with api_with(settings, webhook_timeout_seconds=0.1) as client:
         made = await make(client)
         reply = await client.post(f"{PATH}/{made['id']}/test", json={"event_type": "job.dead"})

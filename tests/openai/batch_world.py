@@ -8,7 +8,7 @@ from openai.types import Batch
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from api.batch_runner import BatchRunner
+from api.batches.runner import BatchRunner
 from api.services import Services
 from db.ids import public_id
 from db.models import Job, Status

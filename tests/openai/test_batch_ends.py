@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from api.batch_runner import BatchRunner
-from api.batch_steps import advance
-from api.completion_schemas import CompletionCreate
-from api.completions import submissions_of
+from api.batches.runner import BatchRunner
+from api.batches.steps import advance
+from api.completions.routes import submissions_of
+from api.completions.schemas import CompletionCreate
 from api.submission import Submission
 from db import batches, jobs, retention
 from db.models import Batch, Job, Status, WebhookEvent, Worker
@@ -46,7 +46,7 @@ async def test_a_cancelled_batch_keeps_what_has_ended_and_tells_of_the_rest(sdk,
 
 
 async def test_a_cancel_is_heard_of_while_line_after_line_is_refused(sdk, world, monkeypatch) -> None:
-    monkeypatch.setattr("api.batch_steps.FEED_SECONDS", 0.0)
+    monkeypatch.setattr("api.batches.steps.FEED_SECONDS", 0.0)
     batch_id = await world.begin([request(str(i), colour="red") for i in range(500)])
     assert 0 < counts(await sdk.batches.retrieve(batch_id))[2] < 500
     await sdk.batches.cancel(batch_id)
@@ -112,7 +112,7 @@ async def test_a_line_on_which_the_server_stumbles_fails_and_holds_up_no_other(s
             raise ZeroDivisionError
         return submissions_of(body, None)
 
-    monkeypatch.setattr("api.batch_endpoints.submissions_of", stumble)
+    monkeypatch.setattr("api.batches.endpoints.submissions_of", stumble)
     batch = await world.run_to_end(await world.create([request("a", prompt="stumble"), request("b")]))
     assert counts(batch) == (2, 1, 1)
     [line] = await world.content(batch.error_file_id)

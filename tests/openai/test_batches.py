@@ -141,7 +141,7 @@ async def test_a_line_that_is_no_request_fails_the_batch_by_its_number_and_reaso
 
 
 async def test_an_empty_file_and_one_with_too_many_lines_fail_as_a_whole(sdk, world, monkeypatch) -> None:
-    monkeypatch.setattr("api.batch_input.MAX_LINES", 3)
+    monkeypatch.setattr("api.batches.input.MAX_LINES", 3)
     few, many = await world.create(["  ", ""]), await world.create([request(str(i)) for i in range(4)])
     await world.rounds()
     for batch_id, code in ((few, "empty_file"), (many, "too_many_lines")):

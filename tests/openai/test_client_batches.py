@@ -84,7 +84,7 @@ async def test_a_download_that_breaks_is_begun_again_and_tells_nothing_twice(
 ) -> None:
     batch = await asyncio.to_thread(headrace.batch, [request(f"r{i}") for i in range(3)], endpoint=URL)
     await world.run_to_end(batch.id)
-    monkeypatch.setattr("api.client_batch.read_lines", breaking_after(1, monkeypatch))
+    monkeypatch.setattr("api.client.batch.read_lines", breaking_after(1, monkeypatch))
     results = await asyncio.to_thread(list, batch.results())
     assert sorted(custom_id for custom_id, _ in results) == ["r0", "r1", "r2"]
 
@@ -93,12 +93,12 @@ def breaking_after(num_lines: int, monkeypatch: pytest.MonkeyPatch):
     """Lines as they are read, until the connection breaks; whole ones the next time."""
     import httpx
 
-    from api.event_lines import read_lines
+    from api.client.event_lines import read_lines
 
     def read(chunks):
         for _, line in zip(range(num_lines), read_lines(chunks), strict=False):
             yield line
-        monkeypatch.setattr("api.client_batch.read_lines", read_lines)
+        monkeypatch.setattr("api.client.batch.read_lines", read_lines)
         raise httpx.ReadError("broken")
 
     return read

@@ -80,7 +80,7 @@ async def test_a_wrong_upload_names_its_field(sdk, fields, param) -> None:
 
 
 async def test_a_file_over_the_limit_is_refused_and_leaves_nothing(sdk, settings, monkeypatch) -> None:
-    monkeypatch.setattr("api.files.MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr("api.files.routes.MAX_FILE_BYTES", 1000)
     with pytest.raises(openai.APIStatusError) as refused:
         await sdk.files.create(file=b"a" * 1001, purpose="batch")
     assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")

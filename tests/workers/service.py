@@ -13,7 +13,7 @@ import httpx
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.event_lines import Event, read_events
+from api.client.event_lines import Event, read_events
 from db.ids import public_id
 from db.keys import create_key
 from db.models import Job, WebhookDelivery, WebhookEvent

@@ -1,0 +1,1 @@
+"""Batches: their API, and the process that runs them."""

@@ -1,0 +1,1 @@
+"""Chat completions, as OpenAI has them."""

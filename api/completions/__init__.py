@@ -1,0 +1,1 @@
+"""Completions, as OpenAI has them."""

@@ -1,0 +1,1 @@
+"""Webhooks, as their owners manage them."""
