@@ -36,12 +36,12 @@ async def refusal(services: Services, caller: Caller) -> ApiError | None:
     return await too_many(services, caller) if await room(services, caller) == 0 else None
 
 
-async def is_full(session: AsyncSession, caller: Caller) -> bool:
-    """The same, and true until the transaction ends: other submits of the key wait for that."""
+async def is_full(session: AsyncSession, caller: Caller, *, num_jobs: int = 1) -> bool:
+    """Whether so many are too many, and true until the transaction ends: other submits of the key wait for that."""
     if not is_limited(caller):
         return False
     await key_limits.lock(session, caller.key_id)
-    return await _room(session, caller) == 0
+    return await _room(session, caller) < num_jobs
 
 
 def turn(services: Services, caller: Caller) -> AbstractAsyncContextManager[Any]:

@@ -3,6 +3,7 @@
 Numbers depend on the job alone: 0 queued, 1 started, 2 + i token i, then the end. Redis and Postgres tell the same.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
@@ -100,7 +101,10 @@ async def _frames(services: Services, row: JobRow, next_number: int) -> AsyncGen
             started = _moment(item.row, "running", started_at=item.row.job.started_at)
             yield frame(started, event="job.started", number=1)
         elif isinstance(item, Tokens) and has_tokens:
-            yield told.frames(item, next_number)
+            if frames := told.frames(item, next_number):
+                yield frames
+            else:  # read again for what follows: nobody is sent it, so nothing else would let the others have their turn
+                await asyncio.sleep(0)
         elif isinstance(item, Ended):
             view = view_of(item.row).model_dump(mode="json")
             yield frame(view, event=f"job.{item.row.job.status}", number=_end_number(item.row))

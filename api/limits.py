@@ -1,7 +1,7 @@
 """How much may wait, in jobs and in tokens: per model and tier, and per key. Beyond it, 429 with an honest Retry-After.
 
-A key's share is counted twice: what it submits itself, and the lines of its batches. So neither keeps the other out:
-who has a batch running can submit as before, and a batch goes on however much its key submits.
+A key's share is counted twice: what it submits itself, and the lines of its batches. So neither takes of the other's
+share. In the tier `low`, where lines run, both stand in the key's one line.
 
 It is counted in Postgres. The counts are up to a second old, so a burst may overshoot a limit by what it sends in that
 second. After a pause the first are let in by the older ones where those are far from the limit, and do not wait while

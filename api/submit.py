@@ -63,8 +63,7 @@ async def submit_all(services: Services, caller: Caller, submissions: Sequence[S
     refusal = await _refusal_of_all(services, caller, news)
     if refusal is not None:
         raise refusal
-    async with services.autocommit() as session:  # it is one statement
-        created = await jobs.create_many(session, news, key_window=services.settings.key_window)
+    created = await _create_all(services, caller, news)
     await publish(services, created)
     return [_row(each, new) for each, new in zip(created, news, strict=True)]
 
@@ -197,6 +196,19 @@ async def _create(services: Services, caller: Caller, new: NewJob) -> Created:
             await session.commit()
             return created
     raise refusal or await concurrency.too_many(services, caller)  # and nothing is committed
+
+
+async def _create_all(services: Services, caller: Caller, news: Sequence[NewJob]) -> list[Created]:
+    window = services.settings.key_window
+    if not concurrency.is_limited(caller):
+        async with services.autocommit() as session:  # it is one statement
+            return await jobs.create_many(session, news, key_window=window)
+    async with concurrency.turn(services, caller), services.sessions() as session:
+        if not await concurrency.is_full(session, caller, num_jobs=len(news)):
+            created = await jobs.create_many(session, news, key_window=window)
+            await session.commit()
+            return created
+    raise await concurrency.too_many(services, caller)
 
 
 async def _refusal(services: Services, caller: Caller, new: NewJob) -> ApiError | None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy import bindparam, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -85,11 +85,12 @@ async def list_batches(session: AsyncSession, tenant: str, *, after: UUID | None
 
 
 async def open_batches(session: AsyncSession) -> list[Open]:
-    """What there is to do, the oldest first."""
+    """What there is to do: what is to end first, then each tenant's oldest, so that none fills the round."""
     is_due = Batch.expires_at <= func.clock_timestamp()
-    rows = await session.execute(
-        select(Batch, is_due).where(Batch.ended_at.is_(None)).order_by(Batch.id).limit(MOST_OPEN)
-    )
+    is_to_end = or_(is_due, Batch.status == "cancelling")
+    turn = func.row_number().over(partition_by=Batch.tenant, order_by=Batch.id)
+    unended = select(Batch, is_due).where(Batch.ended_at.is_(None))
+    rows = await session.execute(unended.order_by(is_to_end.desc(), turn, Batch.id).limit(MOST_OPEN))
     return [Open(batch, due) for batch, due in rows]
 
 
@@ -159,9 +160,10 @@ END = text("""
             THEN 'expired'
             ELSE 'completed' END
         WHERE id = :batch_id AND status IN ('finalizing', 'cancelling')
-        RETURNING id, status
+        RETURNING id, status, output_expires_after
     ), shown AS (
-        UPDATE files SET url = given.url, status = 'processed'
+        UPDATE files SET url = given.url, status = 'processed',
+            expires_at = clock_timestamp() + ended.output_expires_after * interval '1 second'
         FROM jsonb_to_recordset(:urls) AS given(id uuid, url text), ended
         WHERE files.id = given.id
     )

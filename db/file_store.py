@@ -63,6 +63,9 @@ class FileStore:
             fs, path = url_to_fs(url)
             starts, ends = [first for first, _ in places], [first + length for first, length in places]
             parts: list[bytes] = fs.cat_ranges([path] * len(places), starts, ends, on_error="raise")
+            for part in parts:
+                if isinstance(part, BaseException):  # stores and releases of fsspec that know no `on_error`
+                    raise part
             return parts
 
     def delete(self, url: str) -> None:
@@ -103,6 +106,7 @@ class NewFile:
             self._file.close()  # object stores show an object when it is closed
             if self._is_local:
                 os.replace(_part(self._path), self._path)
+                _sync_directory(os.path.dirname(self._path))
 
     def discard(self) -> None:
         """Leave nothing behind, and in its place what was there."""
@@ -134,6 +138,15 @@ def _as_os_error(*, may_be_missing: bool = False) -> Iterator[None]:
 
 def _is_local(fs: Any) -> bool:
     return bool(getattr(fs, "local_file", False))
+
+
+def _sync_directory(path: str) -> None:
+    """Until then a new name may be gone after a loss of power, though the bytes behind it are not."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _part(path: str) -> str:

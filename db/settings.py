@@ -81,7 +81,9 @@ class Settings(BaseSettings):
     queue_policy: str = Field("aging", pattern="^(aging|fcfs)$", description="Order of waiting jobs.")
     key_window: int = Field(64, ge=1, description="Jobs of one key that may be ready at once, per tier.")
     max_queued_jobs: int = Field(100_000, ge=1, description="Unstarted jobs per model and tier; beyond it, 429.")
-    max_queued_jobs_per_key: int = Field(50_000, ge=1, description="Unstarted jobs of one key; beyond it, 429.")
+    max_queued_jobs_per_key: int = Field(
+        50_000, ge=1, description="Unstarted jobs of one key, and as many lines of its batches; beyond it, 429."
+    )
     max_queued_tokens: int = Field(
         100_000_000, ge=1, description="Tokens, of prompts and max_tokens, of those jobs; beyond it, 429."
     )

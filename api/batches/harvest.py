@@ -66,13 +66,15 @@ async def _result(
         return refused(line, ApiError(500, "The request's job was deleted before its batch ended.", code="job_deleted"))
     if batch.status == "cancelling" and row.job.status == Status.CANCELLED:
         return stopped(line, row.job, is_cancelled=True)
-    if open_batch.is_due and row.job.status == Status.EXPIRED and row.job.finish_by == batch.expires_at:
+    is_of_window = row.job.error_code == "finish_by_passed" and row.job.finish_by == batch.expires_at
+    if row.job.status == Status.EXPIRED and is_of_window:
         return stopped(line, row.job, is_cancelled=False)
     error = end_error(row.job)
-    return await _answer(services, batch, line, row, text) if error is None else refused(line, error, row.job)
+    return await _answer(services, open_batch, line, row, text) if error is None else refused(line, error, row.job)
 
 
-async def _answer(services: Services, batch: Batch, line: Line, row: JobRow, text: bytes | None) -> LineResult:
+async def _answer(services: Services, open_batch: Open, line: Line, row: JobRow, text: bytes | None) -> LineResult:
+    batch = open_batch.batch
     endpoint = ENDPOINTS[batch.endpoint]
     if text is None:
         message = "The batch's input file is gone from the store of files, and with it what was asked."
@@ -81,7 +83,8 @@ async def _answer(services: Services, batch: Batch, line: Line, row: JobRow, tex
         body = await endpoint.answer(services, row, body_of(batch, text))
     except Exception as error:
         refusal = refusal_of(error, batch)
-        if refusal.status in NOT_NOW:
+        is_to_end = batch.status == "cancelling" or open_batch.is_due  # and may not wait for ever
+        if refusal.status in NOT_NOW and not is_to_end:
             raise refusal from error  # the tokenizer, say, cannot be read just now
         return refused(line, refusal, row.job)
     return answered(line, row.job, body)

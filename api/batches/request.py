@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from api.batches.endpoints import ENDPOINTS
 from api.batches.input import parse_body
 from api.errors import ApiError, is_store_away, wrong_field
+from api.grammars import CheckFailed
 from api.services import Services
 from db import batches
 from db.batch_lines import Line
@@ -48,7 +49,7 @@ def refusal_of(error: Exception, batch: Batch) -> ApiError:
     """What a client would have been answered; raises the error where a store is away, and the line is to wait."""
     if isinstance(error, ApiError):
         return error
-    if is_store_away(error) or isinstance(error, OSError):
+    if is_store_away(error) or isinstance(error, OSError | CheckFailed):
         raise error
     log.exception("line failed", exc_info=error, extra={"batch_id": str(batch.id)})
     return ApiError(

@@ -52,6 +52,8 @@ LOCK_KEY = 0x6865616462617463  # "headbatc"
 ROUND_SECONDS = 0.25  # how long a line that ended waits for its successor
 # Longer than a round is ever silent: Postgres ends the session of a process that is frozen, and its lock with it.
 IDLE_SECONDS = 60
+# At once: each asks for up to `request.PAGE` connections of the 20 there are, and a file that is read takes a thread.
+MOST_ADVANCED, MOST_CHECKED = 8, 2
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class BatchRunner:
         self._lock: AsyncConnection | None = None  # holds it; None: it has to be taken first
         self._advancing: dict[UUID, asyncio.Task[None]] = {}  # written by `round` and by the tasks' ends
         self._failing: set[UUID | None] = set()  # batches, None for all: a failure is logged when it begins
+        self._turns, self._checks = asyncio.Semaphore(MOST_ADVANCED), asyncio.Semaphore(MOST_CHECKED)
 
     async def run(self) -> None:
         """Go round until cancelled."""
@@ -96,7 +99,8 @@ class BatchRunner:
     async def _advance(self, open_batch: Open) -> None:
         batch_id = open_batch.batch.id
         try:
-            await advance(self._services, open_batch)
+            async with self._checks if open_batch.batch.status == "validating" else self._turns:
+                await advance(self._services, open_batch)
             self._failing.discard(batch_id)
         except Exception as error:  # of one batch: the others go on, and so does this one in the next round
             self._failed(batch_id, error)

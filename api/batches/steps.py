@@ -183,7 +183,7 @@ async def finish(services: Services, batch: Batch) -> None:
     for name, (file_id, num_lines) in files.items():
         if num_lines:
             url = services.files.url_of(file_id)
-            await _write(services, final.id, url, is_output=name == "output")
+            await _write(services, final.id, url, is_output=name == "output", num_lines=num_lines)
             urls.append({"id": str(file_id), "url": url})
     async with services.sessions() as session:
         status = await batches.end(session, final.id, urls)
@@ -193,15 +193,19 @@ async def finish(services: Services, batch: Batch) -> None:
         log.info("batch ended", extra=fields | {"num_completed": final.num_completed, "num_failed": final.num_failed})
 
 
-async def _write(services: Services, batch_id: UUID, url: str, *, is_output: bool) -> None:
+async def _write(services: Services, batch_id: UUID, url: str, *, is_output: bool, num_lines: int) -> None:
     """Write one of the files from the lines, a page at a time. Whoever repeats it writes the same bytes."""
     target = await asyncio.to_thread(services.files.create, url)
     after: int | None = 0
+    num_written = 0
     try:
         while after is not None:
             async with services.autocommit() as session:
                 part, after = await batch_lines.results(session, batch_id, is_output=is_output, after=after)
             await asyncio.to_thread(target.write, part)
+            num_written += part.count(b"\n")
+        if num_written != num_lines:  # we were frozen, another ended the batch, and its lines are gone
+            raise OSError(f"batch {batch_id} has {num_written} lines left of {num_lines}: its file stays as it is")
         await asyncio.to_thread(target.commit)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(target.discard))

@@ -53,6 +53,7 @@ def message_of(reading: Reading, choice: int, tokens: Sequence[Token]) -> ChatMe
     parser = ToolCallParser(reading.spelling)
     content = ""
     calls: list[ChatToolCall] = []
+    arguments: list[list[str]] = []  # of each of them, in pieces
     for part in [part for token in tokens for part in parser.push(token.token_id, token.text)] + parser.finish():
         match part:
             case Content(text):
@@ -60,8 +61,11 @@ def message_of(reading: Reading, choice: int, tokens: Sequence[Token]) -> ChatMe
             case CallBegun(index, name):
                 function = ChatFunction(name=name, arguments="")
                 calls.append(ChatToolCall(id=reading.call_id(choice, index), function=function))
+                arguments.append([])
             case Arguments(index, text):
-                calls[index].function.arguments += text
+                arguments[index].append(text)
+    for call, pieces in zip(calls, arguments, strict=True):
+        call.function.arguments = "".join(pieces)
     return ChatMessage(content=content if content or not calls else None, refusal=None, tool_calls=calls or None)
 
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import quote
 
 from api.client.connection import Connection, Retry
-from api.client.errors import BatchFailed, HeadraceError, ServerUnreachable, WaitTimeout
+from api.client.errors import BatchFailed, HeadraceError, WaitTimeout
 from api.client.event_lines import read_lines
 from api.client.types import BatchState, Json
 
@@ -115,18 +115,18 @@ def find_batch(connection: Connection, batch_id: str) -> Batch:
 
 
 def _create_once(connection: Connection, body: Json) -> BatchState:
-    """The batch, made. The API knows no idempotency key here: after a lost answer, look for the batch of our file."""
+    """The batch, made. The API knows no idempotency key here: before it is asked again, look for the batch of our file."""
     retry = Retry(connection)
     while True:
         try:
             return cast(BatchState, connection.json_once("POST", "/v1/batches", json=body))
         except HeadraceError as error:
             retry.pause_or_raise(error)
-            if isinstance(error, ServerUnreachable):
-                recent = connection.json("GET", "/v1/batches", params={"limit": RECENT})["data"]
-                for batch in recent:
-                    if batch["input_file_id"] == body["input_file_id"]:
-                        return cast(BatchState, batch)
+            # Behind a 502 or 504 of a proxy there may be a batch, as behind an answer that was lost.
+            recent = connection.json("GET", "/v1/batches", params={"limit": RECENT})["data"]
+            for batch in recent:
+                if batch["input_file_id"] == body["input_file_id"]:
+                    return cast(BatchState, batch)
 
 
 @contextmanager

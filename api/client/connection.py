@@ -32,7 +32,9 @@ class Connection:
         self._was_reached = False  # set by the first sign that a server is there
         headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
         timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+        # A thread that follows a job has a connection to itself: none waits for another's.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, limits=limits)
 
     def close(self) -> None:
         """Give the connections back to the system."""

@@ -35,7 +35,7 @@ class Headrace:
     """One server and one key. Threads may share it; close it, or use it in a `with` block.
 
     Without arguments it takes HEADRACE_URL and HEADRACE_API_KEY, else this machine's server and the key in its data
-    directory. While the server is away or too busy (429, 502, 503, 504), every call is repeated for `patience_seconds`,
+    directory. While the server is away or too busy (429, 502, 503, 504), calls are repeated for `patience_seconds`,
     a server that has never answered is tried for `first_contact_seconds`; no repetition makes a second job. What then
     still fails raises a HeadraceError: ServerUnreachable or RequestRefused.
     """

@@ -88,7 +88,7 @@ def replay(
     if job_ids and (wanted or replayed or status != "dead"):
         raise typer.BadParameter("filters need --all", param_hint="JOB")
     wanted |= {"status": status, "include_replayed": replayed}
-    with connect(url, key, is_json=is_json, is_patient=every) as client:
+    with connect(url, key, is_json=is_json, is_patient=True) as client:
         outcomes = client.replay_all(**wanted) if every else _replay_each(client, job_ids or [])
         _show(outcomes, is_json=is_json)
 

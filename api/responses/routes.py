@@ -108,7 +108,8 @@ async def cancel_response(services: ServicesDep, caller: CallerDep, response_id:
     """End a response that runs in the background, keeping what it wrote. One that has ended is returned as it is."""
     row = await find_response(services, caller.tenant, response_id)
     assert row.input.request is not None
-    if not row.input.request["background"]:
+    is_waited_for = row.job.replay_of is None and row.job.batch_id is None  # by the request that made it
+    if is_waited_for and not row.input.request["background"]:
         raise invalid("Responses can only be cancelled if they were created with background=true.", param="background")
     row = await cancel(services, caller.tenant, row.job.id)
     return JSONResponse(response_of(row, await reading_of(services, row)))

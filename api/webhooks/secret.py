@@ -1,6 +1,6 @@
 """The secret of a tenant that signs what goes to the `webhook_url` of its jobs. Endpoints have secrets of their own."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body
@@ -79,8 +79,9 @@ def too_many_secrets(refusal: TooManySecrets) -> ApiError:
 
 
 def expiries(row: WebhookEndpoint) -> list[int]:
-    """When each old secret stops to sign, in Unix seconds."""
-    return [int(datetime.fromisoformat(old["until"]).timestamp()) for old in row.old_secrets]
+    """When each old secret that signs still stops to, in Unix seconds."""
+    ends = [datetime.fromisoformat(old["until"]) for old in row.old_secrets]
+    return [int(end.timestamp()) for end in ends if end > datetime.now(UTC)]
 
 
 def _view(row: WebhookEndpoint) -> dict[str, object]:

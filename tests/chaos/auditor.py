@@ -30,6 +30,9 @@ COUNTS = {  # what must be nought when nothing is under way
     "jobs without an idempotency key": "SELECT count(*) - {num_recipes} FROM jobs"
     " WHERE batch_id IS NULL AND NOT EXISTS (SELECT FROM idempotency_keys WHERE job_id = jobs.id)",
     "rows queued or running": "SELECT count(*) FROM jobs WHERE status IN ('queued', 'running')",
+    "jobs of no line": "SELECT count(*) FROM jobs WHERE batch_id IS NOT NULL AND NOT EXISTS"
+    " (SELECT FROM batch_lines WHERE batch_lines.batch_id = jobs.batch_id AND batch_lines.job_id = jobs.id)",
+    "batches that are not completed": "SELECT count(*) FROM batches WHERE status <> 'completed'",
     "deliveries on their way": "SELECT count(*) FROM webhook_deliveries WHERE status <> 'delivered'",
     "transactions left open": "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'",
 }

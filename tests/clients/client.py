@@ -63,15 +63,18 @@ def run_program(
     log = directory / "log"
     environment = os.environ | OFFLINE | {"HF_HOME": str(directory / "hf")} | variables
     with log.open("wb") as output:
-        done = subprocess.run(
-            [program.directory / "bin" / name, *arguments],
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [program.directory / "bin" / name, *arguments],
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=PATIENCE_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ClientFailed(f"{name} was not done after {PATIENCE_SECONDS:g} s") from error
     if done.returncode != 0:
         raise ClientFailed(f"{name} ended with {done.returncode}:\n{log.read_text(errors='replace')[-LAST_WORDS:]}")

@@ -18,7 +18,7 @@ class CallScanner:
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.raw = ""  # all that was taken
+        self._taken: list[str] = []  # characters
         self.is_over = False  # the object is complete
         self.is_broken = False  # it is no such object
         self.has_arguments = False  # they have begun
@@ -28,11 +28,16 @@ class CallScanner:
         self._untold = ""  # arguments that nobody took yet
         self._state: Callable[[str], bool] = self._before_object
 
+    @property
+    def raw(self) -> str:
+        """All that was taken."""
+        return "".join(self._taken)
+
     def push(self, character: str) -> bool:
         """Whether the character was taken; not when the object turns out to be none, or is over."""
         if self.is_over or self.is_broken or not self._state(character):
             return False
-        self.raw += character
+        self._taken.append(character)
         return True
 
     def take_arguments(self) -> str:
@@ -84,9 +89,10 @@ class CallScanner:
     def _take_value(self, character: str) -> None:
         if self._key in ARGUMENT_KEYS and character == "{" and not self._text.strip():
             self.has_arguments = True
-        self._text += character
         if self._key in ARGUMENT_KEYS and self.has_arguments:
             self._untold += character
+        else:
+            self._text += character
 
     def _end_value(self) -> None:
         self._state = self._behind_value
