@@ -103,7 +103,7 @@ async def _frames(services: Services, row: JobRow, next_number: int) -> AsyncGen
         elif isinstance(item, Tokens) and has_tokens:
             if frames := told.frames(item, next_number):
                 yield frames
-            else:  # read again for what follows: nobody is sent it, so nothing else would let the others have their turn
+            else:  # read again for what follows: nobody is sent it, so nothing else would let the others have a turn
                 await asyncio.sleep(0)
         elif isinstance(item, Ended):
             view = view_of(item.row).model_dump(mode="json")

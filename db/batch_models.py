@@ -44,7 +44,7 @@ class Batch(Base):
     output_file_id: Mapped[UUID]  # there is such a file once a line has succeeded
     error_file_id: Mapped[UUID]  # and such a one once a line has not
     completion_window: Mapped[str]
-    output_expires_after: Mapped[int]  # seconds, from the creation of the files
+    output_expires_after: Mapped[int]  # seconds, from the batch's end
     # validating -> in_progress -> finalizing -> completed | expired; validating -> failed;
     # validating | in_progress -> cancelling -> cancelled
     status: Mapped[str]

@@ -47,7 +47,7 @@ def _endpoint(url: str) -> str:
 class OutputExpiresAfter(RequestObject):
     """When the files that a batch writes are removed."""
 
-    anchor: Literal["created_at"] = Field(description="Counted from the moment at which the file is whole, the batch's end.")
+    anchor: Literal["created_at"] = Field(description="Counted from when the file is whole: the batch's end.")
     seconds: int = Field(ge=SHORTEST_EXPIRY, le=LONGEST_EXPIRY, description="Seconds from then on.")
 
 

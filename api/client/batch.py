@@ -55,14 +55,19 @@ class Batch:
         return self.state
 
     def wait(self, *, timeout: float | None = None) -> BatchState:
-        """The batch once it has ended, however it ended. Raises WaitTimeout after `timeout` seconds; it goes on."""
+        """The batch once it has ended, however it ended.
+
+        Raises WaitTimeout when that takes more than `timeout` seconds, or the server is away for the rest of them; the
+        batch goes on.
+        """
         give_up_at = None if timeout is None else time.monotonic() + timeout
-        while self.refresh()["status"] not in ENDED:
-            seconds_left = POLL_SECONDS if give_up_at is None else give_up_at - time.monotonic()
-            if seconds_left <= 0:
+        while True:
+            seconds_left = None if give_up_at is None else max(0.0, give_up_at - time.monotonic())
+            if self._look(seconds_left)["status"] in ENDED:
+                return self.state
+            if seconds_left == 0:
                 raise WaitTimeout(self.state)
-            time.sleep(min(POLL_SECONDS, seconds_left))
-        return self.state
+            time.sleep(POLL_SECONDS if seconds_left is None else min(POLL_SECONDS, seconds_left))
 
     def results(self) -> Iterator[tuple[str, BatchResult]]:
         """Each request's custom_id and result, as they come, until all have ended; `dict(batch.results())` has all.
@@ -91,6 +96,16 @@ class Batch:
         self.state = cast(BatchState, self._connection.json("POST", f"{self._path}/cancel"))
         return self.state
 
+    def _look(self, seconds_left: float | None) -> BatchState:
+        """`refresh` for somebody who has so much time and, where that is less, not the client's patience."""
+        try:
+            self.state = cast(BatchState, self._connection.json("GET", self._path, within_seconds=seconds_left))
+        except HeadraceError as error:
+            if seconds_left is None or seconds_left > self._connection.patience_seconds or not error.is_passing:
+                raise
+            raise WaitTimeout(self.state) from error
+        return self.state
+
     def _new_lines(self, file_id: str | None, seen: set[str], count: str) -> Iterator[Json]:
         """Lines of the file that are not `seen` yet; none are looked for where the batch's `count` says so."""
         if file_id is None or len(seen) >= cast(Json, self.state["request_counts"])[count]:
@@ -115,7 +130,7 @@ def find_batch(connection: Connection, batch_id: str) -> Batch:
 
 
 def _create_once(connection: Connection, body: Json) -> BatchState:
-    """The batch, made. The API knows no idempotency key here: before it is asked again, look for the batch of our file."""
+    """The batch, made. The API knows no idempotency key here: before asking again, look for the batch of our file."""
     retry = Retry(connection)
     while True:
         try:

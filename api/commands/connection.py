@@ -24,7 +24,8 @@ UrlOption = Annotated[
 KeyOption = Annotated[
     str | None,
     typer.Option(
-        help="API key; default HEADRACE_API_KEY, or the file api-key in HEADRACE_DATA_DIR.", show_default=False
+        help="API key; default HEADRACE_API_KEY, or for this machine's server the file api-key in HEADRACE_DATA_DIR.",
+        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts. Errors are JSON on stderr.")]

@@ -5,6 +5,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.status import Status
@@ -106,8 +107,10 @@ def submit_line(welcome: Welcome) -> str:
     command = Path(sys.executable).with_name("headrace")
     if command.is_relative_to(Path.cwd()):
         command = command.relative_to(Path.cwd())
+    host = urlsplit(welcome.api_url).hostname
     given = {
         "HEADRACE_URL": (welcome.api_url, f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"),
+        "HEADRACE_HOST": (host or "", DEFAULT_HOST),  # the key is for where this machine's server listens
         "HEADRACE_DATA_DIR": (str(welcome.data_dir), str(DEFAULT_DATA_DIR)),
     }
     # Another terminal may not have our variables.

@@ -1,4 +1,4 @@
-"""What lies between a client and its server: it tells what was asked, and can lose answers."""
+"""What lies between a client and its server: it tells what was asked, and can lose answers or give others."""
 
 import socket
 import threading
@@ -15,12 +15,15 @@ class LossyProxy:
         self.heard: Queue[bytes] = Queue()  # the beginning of every request, "GET /v1/jobs/..."
         self._port = port
         self._to_lose: Counter[bytes] = Counter()  # how many answers to requests that begin so
+        self._instead: dict[bytes, bytes] = {}  # what those are answered
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def lose(self, beginning: bytes, *, times: int) -> None:
-        """Let the server do what it is asked, and break the connection when it answers."""
+    def lose(self, beginning: bytes, *, times: int, status: int | None = None) -> None:
+        """Let the server do what it is asked, and break the connection when it answers, or after answering `status`."""
+        answer = b"" if status is None else b"HTTP/1.1 %d\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status
+        self._instead[beginning] = answer
         self._to_lose[beginning] = times
 
     def wait_for(self, beginning: bytes) -> None:
@@ -45,6 +48,7 @@ class LossyProxy:
                 lost = next((each for each in self._to_lose if asked[-1].startswith(each)), b"")
                 if self._to_lose[lost] > 0:
                     self._to_lose[lost] -= 1
+                    client.sendall(self._instead[lost])
                     break
                 client.sendall(answer)
             client.shutdown(socket.SHUT_RDWR)

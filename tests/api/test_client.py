@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from api.client import Headrace, NoModel, RequestRefused, ServerUnreachable
+from api.client import Headrace, NoModel, RequestRefused, ServerUnreachable, WaitTimeout
 from api.client.event_lines import Event, read_events
 
 Handle = Callable[["Handler"], None]
@@ -217,6 +217,23 @@ def test_a_wait_with_a_timeout_does_not_sit_out_a_longer_absence() -> None:
         with pytest.raises(ServerUnreachable):
             client.wait("job_1", timeout=0.4)
     assert 2 < len(asked) < 7, "pauses double from 0.1 s on"
+
+
+def test_a_wait_for_a_batch_ends_with_its_timeout_also_while_the_server_is_away() -> None:
+    state = {"id": "batch_1", "status": "in_progress"}
+    with server(replies(200, state), *[hangs_up] * 99, patience_seconds=60.0) as (client, asked):
+        batch = client.get_batch("batch_1")
+        with pytest.raises(WaitTimeout, match="batch_1 is still in_progress"):
+            batch.wait(timeout=0.4)
+    assert 2 < len(asked) < 7, "pauses double from 0.1 s on"
+
+
+def test_a_wait_for_a_batch_that_nobody_knows_says_so_whatever_its_timeout() -> None:
+    state = {"id": "batch_1", "status": "in_progress"}
+    with server(replies(200, state), replies(404, error("batch_not_found"))) as (client, _):
+        batch = client.get_batch("batch_1")
+        with pytest.raises(RequestRefused, match="batch_not_found"):
+            batch.wait(timeout=0.4)
 
 
 def test_readiness_is_told_with_its_reason() -> None:

@@ -1,5 +1,6 @@
 """Where a client finds its server and its key, and what it knows of what they speak about."""
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_type_hints
@@ -12,13 +13,14 @@ from api.batches import schemas as batch_schemas
 from api.client import types as client_types
 from api.client.server import Server, find_server
 from api.client.types import JobFields, ReplayFilter
+from api.up.screen import Welcome, submit_line
 from db.settings import get_settings
 
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine without settings."""
-    for name in ("URL", "API_KEY", "PORT", "DATA_DIR"):
+    for name in ("URL", "API_KEY", "HOST", "PORT", "DATA_DIR"):
         monkeypatch.delenv(f"HEADRACE_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
     get_settings.cache_clear()
@@ -42,6 +44,42 @@ def test_variables_go_before_that_and_arguments_before_all(monkeypatch: pytest.M
     monkeypatch.setenv("HEADRACE_API_KEY", "hr_variable")
     assert find_server(None, None) == Server("http://mill.example:80", "hr_variable")
     assert find_server("https://other.example", "hr_given") == Server("https://other.example", "hr_given")
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("https://mill.example", None),
+        ("mill.example:8000", None),
+        ("http://127.0.0.1.mill.example", None),
+        ("http://localhost@mill.example", None),
+        ("localhost:8000", "hr_here"),
+        ("http://[::1]:8000", "hr_here"),
+    ],
+)
+def test_the_key_in_the_data_directory_goes_to_no_server_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, key: str | None
+) -> None:
+    (tmp_path / ".headrace").mkdir()
+    (tmp_path / ".headrace" / "api-key").write_text("hr_here\n")
+    assert find_server(url, None).key == key
+    monkeypatch.setenv("HEADRACE_URL", url)
+    assert find_server(None, None).key == key
+
+
+def test_the_line_that_the_first_screen_shows_finds_the_key_wherever_this_machines_server_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "api-key").write_text("hr_here\n")
+    for url in ("http://127.0.0.1:8000", "http://192.0.2.7:8000", "http://[2001:db8::7]:8000"):
+        line = submit_line(Welcome("1", url, "", tmp_path / "data", "", "", "m", 64))
+        with monkeypatch.context() as patch:
+            for name, given, value in (word.partition("=") for word in shlex.split(line)):
+                if given and name.startswith("HEADRACE_"):
+                    patch.setenv(name, value)
+            get_settings.cache_clear()
+            assert find_server(None, None) == Server(url, "hr_here")
 
 
 def test_a_key_is_not_shown_where_its_server_is() -> None:

@@ -1,6 +1,7 @@
 """Jobs at once of a key: never one too many, whoever counts, and room again when one has ended."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
@@ -44,6 +45,21 @@ async def test_a_submit_counts_when_the_one_that_counted_before_is_through(setti
             add_job(other, key_id=key_id)
             other.commit()
             assert (await submit).json()["error"]["code"] == "too_many_jobs"
+
+
+async def test_of_many_requests_at_once_with_several_prompts_each_is_let_in_whole_or_refused(
+    settings, engine, worker
+) -> None:
+    key = make_key(engine, concurrent_jobs=5)
+    body = BODY | {"prompt": [[1], [2]], "stream": True}
+    async with api_of(settings, key) as one, api_of(settings, key) as other, AsyncExitStack() as streams:
+        asking = [client.stream("POST", "/v1/completions", json=body) for client in (one, other) * 5]
+        replies = await asyncio.gather(*(streams.enter_async_context(each) for each in asking))
+        assert sorted(reply.status_code for reply in replies) == [200] * 2 + [429] * 8
+        refused = next(reply for reply in replies if reply.status_code == 429)
+        await refused.aread()
+        assert refused.json()["error"]["code"] == "too_many_jobs"
+        assert len((await one.get("/v1/jobs")).json()["data"]) == 4
 
 
 async def test_a_running_job_counts_until_it_has_ended(settings, engine, worker) -> None:

@@ -31,6 +31,11 @@ def test_what_is_copied_in_can_be_read_in_parts_and_deleted(store: FileStore) ->
         store.open(url)
 
 
+def test_parts_of_a_file_that_is_not_there_are_an_error(store: FileStore) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.ranges(store.url_of(new_id()), [(0, 1), (1, 1)])
+
+
 def test_a_file_that_is_written_again_is_the_later_one(store: FileStore) -> None:
     url = store.url_of(new_id())
     store.copy(io.BytesIO(b"a longer one"), url)

@@ -14,6 +14,7 @@ from api.completions.routes import submissions_of
 from api.completions.schemas import CompletionCreate
 from api.submission import Submission
 from db import batches, jobs, retention
+from db.ids import new_id
 from db.models import Batch, Job, Status, WebhookEvent, Worker
 from tests.openai.batch_world import request
 
@@ -146,6 +147,36 @@ async def test_a_batch_whose_input_was_taken_from_the_store_can_be_ended_with_wh
     assert (batch.status, counts(batch)) == ("cancelled", (6, 4, 2))
     said = [line["response"]["body"]["error"]["code"] for line in await world.content(batch.error_file_id)]
     assert said == ["file_not_found"] * 2
+
+
+async def test_a_line_waits_when_the_check_of_its_grammar_breaks(sdk, world) -> None:
+    first, second = [request(name, structured_output={"regex": f"{name}+"}) for name in "ab"]
+    assert counts(await world.run_to_end(await world.create([first]))) == (1, 1, 0)
+    world.services.grammars._process.kill()
+    batch_id = await world.begin([second])
+    assert counts(await sdk.batches.retrieve(batch_id)) == (1, 0, 0)
+    assert counts(await world.run_to_end(batch_id)) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(("is_cancelled", "status"), [(True, "cancelled"), (False, "completed")])
+async def test_a_batch_that_is_to_end_waits_no_longer_for_a_tokenizer_that_is_away(
+    sdk, world, make_worker, is_cancelled, status
+) -> None:
+    make_worker(id=new_id(), tokenizer_path="/nowhere/tokenizer.json")
+    batch_id = await world.begin([request("a", prompt=[5, 6], logprobs=1)])
+    assert world.run_jobs() == 1
+    await world.rounds()
+    assert counts(await sdk.batches.retrieve(batch_id)) == (1, 0, 0), "it may come back"
+    if is_cancelled:
+        await sdk.batches.cancel(batch_id)
+    else:
+        with Session(world.engine) as session, session.begin():
+            session.execute(update(Batch).values(expires_at=func.clock_timestamp()))
+    await world.rounds()
+    batch = await sdk.batches.retrieve(batch_id)
+    assert (batch.status, counts(batch)) == (status, (1, 0, 1))
+    [line] = await world.content(batch.error_file_id)
+    assert line["response"]["body"]["error"]["code"] == "tokenizer_unavailable"
 
 
 async def test_lines_wait_while_no_model_is_served_yet(sdk, world) -> None:

@@ -1,14 +1,15 @@
 """Batches with the unmodified `openai` client: from a file of requests to its output, whatever happens between."""
 
 import json
+from datetime import timedelta
 
 import openai
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from db.ids import new_id, parse_id
-from db.models import BatchLine, Job, Status, WebhookEvent
+from db.models import BatchLine, File, Job, Status, WebhookEvent
 from tests.db.rows import add_endpoint
 from tests.openai.batch_world import request
 
@@ -231,6 +232,20 @@ async def test_a_batch_whose_lines_all_failed_is_completed_without_an_output_fil
     assert (batch.status, counts(batch), batch.output_file_id) == ("completed", (40, 0, 40), None)
     assert len(await world.content(batch.error_file_id)) == 40
     assert [file.purpose for file in (await sdk.files.list()).data] == ["batch_output", "batch"]
+
+
+async def test_what_a_batch_wrote_expires_so_long_after_its_end_however_long_it_ran(sdk, world) -> None:
+    expiry = {"anchor": "created_at", "seconds": 3600}
+    lines = [request("a"), request("b"), request("refused", colour="red")]
+    batch_id = await world.begin(lines, output_expires_after=expiry)
+    world.worker.run(world.jobs(Status.QUEUED)[0], " turns")
+    await world.rounds()
+    with Session(world.engine) as session, session.begin():  # as if that had been an hour ago
+        ours = File.purpose == "batch_output"
+        session.execute(update(File).where(ours).values(expires_at=func.clock_timestamp() + timedelta(minutes=1)))
+    batch = await world.run_to_end(batch_id)
+    files = [await sdk.files.retrieve(file_id) for file_id in (batch.output_file_id, batch.error_file_id)]
+    assert all(file.expires_at >= batch.completed_at + 3600 for file in files)
 
 
 async def test_batches_are_listed_newest_first_in_pages_and_only_to_their_tenant(sdk, stranger, world) -> None:

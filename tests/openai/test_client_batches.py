@@ -5,9 +5,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from api.client import BatchFailed, Headrace, WaitTimeout
+from tests.api.lossy_proxy import lossy_proxy
 from tests.openai.batch_world import URL, jsonl, request
 
 
@@ -79,6 +81,16 @@ async def test_a_cancelled_batch_has_the_results_of_what_ran_and_says_what_did_n
     assert json.dumps(stopped[0].error)
 
 
+@pytest.mark.parametrize("status", [502, 504])
+async def test_a_batch_that_was_made_behind_the_error_of_a_proxy_is_not_made_again(sdk, url, keys, status: int) -> None:
+    port = httpx.URL(url).port
+    assert port is not None
+    with lossy_proxy(port) as proxy, Headrace(proxy.url, keys[0]) as headrace:
+        proxy.lose(b"POST /v1/batches ", times=1, status=status)
+        batch = await asyncio.to_thread(headrace.batch, [request("a")], endpoint=URL)
+    assert [each.id async for each in sdk.batches.list()] == [batch.id]
+
+
 async def test_a_download_that_breaks_is_begun_again_and_tells_nothing_twice(
     world, headrace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,8 +103,6 @@ async def test_a_download_that_breaks_is_begun_again_and_tells_nothing_twice(
 
 def breaking_after(num_lines: int, monkeypatch: pytest.MonkeyPatch):
     """Lines as they are read, until the connection breaks; whole ones the next time."""
-    import httpx
-
     from api.client.event_lines import read_lines
 
     def read(chunks):
