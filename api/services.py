@@ -128,7 +128,8 @@ async def open_services(settings: Settings, metrics: Metrics) -> AsyncIterator[S
     async def create(news: list[NewJob]) -> list[Created]:
         async with autocommit() as session:
             created = await jobs.create_many(session, news, key_window=settings.key_window)
-            # Before they are published: later some would have started. Only a job's answer tells it.
+            # Before they are published: later some would have started. Only POST /v1/jobs tells it; of an embedding it
+            # asks itself, for most of that kind are made by POST /v1/embeddings, which is to be spared the statement.
             asked = [each.job for each in created if each.job.kind == "job"]
             places = await job_queries.positions(session, asked, settings) if asked else {}
         return [replace(each, position=places.get(each.job.id)) for each in created]

@@ -9,7 +9,7 @@ Everything here blocks, so event loops call it on threads. Who may see a file is
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, Protocol, Self
 from uuid import UUID
 
 from fsspec.core import url_to_fs
@@ -19,6 +19,13 @@ CHUNK_BYTES = 1024 * 1024  # read or written at once: what a file takes of the m
 # The same, of an object store: what it is asked for ahead of a reader, and what is sent to it at once. Of these parts
 # S3 takes none under 5 MiB, except for the last one, and 10,000 at most.
 BLOCK_BYTES = 8 * 1024 * 1024
+
+
+class Source(Protocol):
+    """What bytes are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, at most `size` of them; none at the end."""
 
 
 class FileStore:
@@ -37,7 +44,7 @@ class FileStore:
         """A file to be written, or written again."""
         return NewFile(url)
 
-    def copy(self, source: BinaryIO, url: str) -> int:
+    def copy(self, source: Source, url: str) -> int:
         """Write all of `source`; returns how many bytes that were."""
         target, num_bytes = self.create(url), 0
         try:
@@ -50,12 +57,9 @@ class FileStore:
             raise
         return num_bytes
 
-    def open(self, url: str) -> BinaryIO:
+    def open(self, url: str) -> "KeptFile":
         """The file, to be read; FileNotFoundError when it is not there."""
-        with _as_os_error(may_be_missing=True):
-            fs, path = url_to_fs(url)
-            file: BinaryIO = fs.open(path, "rb", block_size=BLOCK_BYTES)
-            return file
+        return KeptFile(url)
 
     def ranges(self, url: str, places: Sequence[tuple[int, int]]) -> list[bytes]:
         """Parts of the file, each given by its first byte and its length; FileNotFoundError when it is not there."""
@@ -77,6 +81,32 @@ class FileStore:
                     fs.rm(name)
                 except FileNotFoundError:
                     continue
+
+
+class KeptFile:
+    """A file that is read. FileNotFoundError, in its middle too, when somebody has taken it from its store."""
+
+    def __init__(self, url: str) -> None:
+        with _as_os_error(may_be_missing=True):
+            fs, path = url_to_fs(url)
+            self._file: Any = fs.open(path, "rb", block_size=BLOCK_BYTES)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, at most `size` of them, or all; none at the end."""
+        with _as_os_error(may_be_missing=True):  # object stores are asked for the bytes only now
+            data: bytes = self._file.read(size)
+            return data
+
+    def close(self) -> None:
+        """Let go of it."""
+        with _as_os_error():
+            self._file.close()
 
 
 class NewFile:

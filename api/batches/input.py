@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -16,7 +16,7 @@ from api.body_limit import MAX_BODY_BYTES
 from api.errors import wrong_field
 from api.fields import MetadataValue, RequestObject
 from db.batch_lines import LinePlace
-from db.file_store import CHUNK_BYTES
+from db.file_store import CHUNK_BYTES, Source
 from db.texts import storable
 
 MAX_LINES = 50_000
@@ -57,7 +57,7 @@ class WrongLine(Exception):
         self.code, self.message, self.param = code, message, param
 
 
-def check_input(source: BinaryIO, endpoint: str) -> CheckedInput:
+def check_input(source: Source, endpoint: str) -> CheckedInput:
     """Read the whole file, which takes little of the memory; raises what the file's store raises."""
     checked = CheckedInput()
     lines = _Lines(endpoint)
@@ -161,7 +161,7 @@ def _json(text: bytes) -> Any:
         raise WrongLine("invalid_json_line", f"The line is not valid JSON: {error}.") from None
 
 
-def _split(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def _split(source: Source) -> Iterator[tuple[int, bytes]]:
     """Each line's first byte, and the line without its end; raises WrongLine for one longer than any request may be."""
     rest, first_byte = b"", 0
     while chunk := source.read(CHUNK_BYTES):

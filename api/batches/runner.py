@@ -44,6 +44,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from api.batches.steps import advance
 from api.errors import ApiError, is_store_away
+from api.grammars import CheckFailed
 from api.services import Services
 from db import batches
 from db.batches import Open
@@ -143,6 +144,6 @@ class BatchRunner:
         if batch_id in self._failing:
             return
         self._failing.add(batch_id)
-        is_expected = is_store_away(error) or isinstance(error, (ApiError, OSError))
+        is_expected = is_store_away(error) or isinstance(error, ApiError | CheckFailed | OSError)
         fields = {"batch_id": None if batch_id is None else str(batch_id)}
         log.warning("batches wait: %s", error, extra=fields, exc_info=None if is_expected else error)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Annotated, BinaryIO, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -30,7 +30,7 @@ from api.files.schemas import (
 from api.schemas import error_replies
 from api.services import Services, ServicesDep
 from db import batch_lines, files
-from db.file_store import CHUNK_BYTES
+from db.file_store import CHUNK_BYTES, KeptFile
 from db.ids import parse_id, public_id
 from db.models import File
 from db.texts import storable
@@ -195,6 +195,7 @@ async def _keep(services: Services, caller: Caller, part: UploadFile, purpose: s
         published = await files.publish(session, file.id, num_bytes=num_bytes, expires_after=expires_after)
         await session.commit()
     if published is None:
+        await _in_store(partial(services.files.delete, file.url))  # they came after what was to remove them
         raise ApiError(408, "The upload took too long; send it again.", code="body_timeout")
     return published
 
@@ -211,14 +212,14 @@ async def _in_store(act: Callable[[], R]) -> R:
         raise ApiError(503, message, code="file_store_unavailable", headers=retry_after(STORE_RETRY_SECONDS)) from error
 
 
-async def _open(services: Services, url: str, file_id: str) -> BinaryIO:
+async def _open(services: Services, url: str, file_id: str) -> KeptFile:
     try:
         return await _in_store(partial(services.files.open, url))
     except FileNotFoundError as error:
         raise ApiError(404, f"The content of '{file_id}' is gone.", code="file_not_found") from error
 
 
-async def _pieces(source: BinaryIO) -> AsyncIterator[bytes]:
+async def _pieces(source: KeptFile) -> AsyncIterator[bytes]:
     try:
         while piece := await asyncio.to_thread(source.read, CHUNK_BYTES):
             yield piece

@@ -91,7 +91,7 @@ def test_a_large_file_takes_little_memory() -> None:
             return b"".join(text for text, _ in zip(self.lines, range(50), strict=False))
 
     tracemalloc.start()
-    checked = check_input(Source(), URL)  # type: ignore[arg-type]
+    checked = check_input(Source(), URL)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert not checked.errors and len(checked.places) >= num_lines - 50

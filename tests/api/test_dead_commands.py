@@ -12,12 +12,14 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from api.cli import app
+from api.client import Headrace
 from db.ids import public_id
 from db.models import Status
 from db.settings import Settings
 from tests.api.cli_world import World, run_world
 from tests.api.crashing import crash
 from tests.api.hand_worker import HandWorker, make_card
+from tests.api.lossy_proxy import lossy_proxy
 from tests.db.rows import add_job, now
 
 
@@ -57,6 +59,18 @@ def test_dead_lists_the_reason_and_the_workers_until_the_job_is_replayed(world: 
     assert f"replay of    {job_id}" in world.run("get", new).stdout
     assert world.run("dead").stdout == "No job is dead.\n"
     assert job_id in world.run("dead", "--replayed").stdout
+
+
+def test_a_replay_whose_answer_is_lost_makes_one_job(world: World) -> None:
+    job_id = world.submit()
+    assert world.run("cancel", job_id).exit_code == 0
+    with lossy_proxy(world.server.port) as proxy:
+        proxy.lose(f"POST /v1/jobs/{job_id}/replay ".encode(), times=1)
+        result = world.run("replay", job_id, HEADRACE_URL=proxy.url)
+    assert result.exit_code == 0, result.stderr
+    replay_id = result.stdout.split()[1]
+    with Headrace(f"http://127.0.0.1:{world.server.port}", world.key) as headrace:
+        assert [job["id"] for job in headrace.jobs()] == [replay_id, job_id]
 
 
 def test_replay_all_takes_what_the_options_say(world: World) -> None:

@@ -1,6 +1,6 @@
 """The secret of jobs' own webhook URLs: looked at, rotated, and what signs meanwhile."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, select
@@ -68,6 +68,24 @@ async def test_an_old_one_that_is_kept_signs_beside_it_for_a_day(client, engine:
     view = (await client.get(PATH)).json()
     assert view["old_secrets_expire_at"] == [view["updated_at"] + timedelta(hours=24).total_seconds()]
     assert view == {name: said for name, said in rotated.items() if name != "signing_secret"}
+
+
+@pytest.mark.parametrize("of_an_endpoint", [False, True])
+async def test_an_old_one_that_no_longer_signs_is_not_told_of(client, engine: Engine, of_an_endpoint: bool) -> None:
+    path, rotate = PATH, f"{PATH}/rotate"
+    if of_an_endpoint:
+        made = await client.post("/v1/webhook_endpoints", json={"name": "n", "url": "https://example.com/"})
+        path = f"/v1/webhook_endpoints/{made.json()['id']}"
+        rotate = f"{path}/rotate_secret"
+    for _ in range(2):
+        rotated = (await client.post(rotate, json=KEEP)).json()
+    with Session(engine) as session, session.begin():
+        row = session.scalars(select(WebhookEndpoint).where(WebhookEndpoint.secret == rotated["signing_secret"])).one()
+        newer, older = row.old_secrets
+        passed = datetime.fromisoformat(older["until"]) - timedelta(days=1)
+        row.old_secrets = [newer, older | {"until": passed.isoformat()}]
+    assert len(rotated["old_secrets_expire_at"]) == 2
+    assert (await client.get(path)).json()["old_secrets_expire_at"] == rotated["old_secrets_expire_at"][:1]
 
 
 async def test_more_old_ones_than_sign_are_refused_with_the_way_out(client, engine: Engine) -> None:

@@ -33,7 +33,7 @@ class Finding:
 
 
 class ClientFailed(Exception):
-    """The client ended with an error; the message has the end of what it printed."""
+    """The client did not do what it was to do; the message says how it ended, with the end of what it printed."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,10 @@ def run_program(
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise ClientFailed(f"{name} was not done after {PATIENCE_SECONDS:g} s") from error
+            raise ClientFailed(f"{name} was not done after {PATIENCE_SECONDS:g} s:\n{_end_of(log)}") from error
     if done.returncode != 0:
-        raise ClientFailed(f"{name} ended with {done.returncode}:\n{log.read_text(errors='replace')[-LAST_WORDS:]}")
+        raise ClientFailed(f"{name} ended with {done.returncode}:\n{_end_of(log)}")
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-LAST_WORDS:]

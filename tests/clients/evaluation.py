@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from tests.bench.speed.environments import TRANSFORMERS, Environment
-from tests.clients.client import Client, Finding, Service, run_program
+from tests.clients.client import Client, ClientFailed, Finding, Service, run_program
 from tests.clients.word_order import NUM_CHOICES, NUM_ITEMS, TASK, write_items
 
 LM_EVAL = "0.4.13"
@@ -35,8 +35,10 @@ def _ask(program: Environment, service: Service, directory: Path) -> Finding:
     model = ("--model", "local-completions", "--model_args", ",".join(f"{k}={v}" for k, v in arguments.items()))
     task = ("--tasks", TASK.stem, "--include_path", TASK.parent, "--output_path", "results")
     run_program(program, "lm_eval", ("run", *model, *task), directory=directory, OPENAI_API_KEY=service.key)
-    (results,) = (directory / "results").rglob("results_*.json")
-    return _read(json.loads(results.read_text()))
+    found = list((directory / "results").rglob("results_*.json"))
+    if len(found) != 1:
+        raise ClientFailed(f"lm_eval ended well, and left {len(found)} files of results")
+    return _read(json.loads(found[0].read_text()))
 
 
 def _read(found: dict[str, dict[str, dict[str, float]]]) -> Finding:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.speed.environments import TORCH, TRANSFORMERS, Environment
-from tests.clients.client import Client, Finding, Service, run_program
+from tests.clients.client import Client, ClientFailed, Finding, Service, run_program
 
 GUIDELLM = "0.8.1"
 NUM_STREAMS = 8
@@ -38,6 +38,8 @@ def _ask(program: Environment, service: Service, directory: Path) -> Finding:
     words = [word for name, value in options.items() for word in (f"--{name}", json.dumps(value))]
     arguments = ("run", *words, "--disable-console-interactive")
     run_program(program, "guidellm", arguments, directory=directory, GUIDELLM__MAX_WORKER_PROCESSES="1")
+    if not report.exists():
+        raise ClientFailed("guidellm ended well, and left no report")
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
     return _read(benchmark["metrics"])
 

@@ -1,7 +1,7 @@
 """A filesystem of fsspec's that is as object stores are, at `objects://`.
 
 An object is there, whole, when its writer is closed and not before; nobody can add to one. There is one bucket; one
-called `away` does not answer, and says so by an exception of its own.
+called `away` does not answer, nor does any while `is_away` is set, and says so by an exception of its own.
 """
 
 from typing import Any, ClassVar
@@ -21,11 +21,12 @@ class ObjectStore(AbstractFileSystem):
 
     protocol = "objects"
     objects: ClassVar[dict[str, bytes]] = {}
+    is_away: ClassVar[bool] = False
 
     def check_bucket(self, path: str) -> None:
         """Raise what every call does where there is no such bucket, or no answer."""
         bucket = path.partition("/")[0]
-        if bucket == "away":
+        if self.is_away or bucket == "away":
             raise NoAnswer("nobody there")
         if bucket != BUCKET:
             raise FileNotFoundError(f"no such bucket: {bucket}")
@@ -68,6 +69,7 @@ class Writer(AbstractBufferedFile):
         return True
 
     def _fetch_range(self, start: int, end: int) -> bytes:
+        self.fs.check_bucket(self.path)
         return bytes(self.fs.objects[self.path][start:end])
 
 

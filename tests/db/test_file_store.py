@@ -9,7 +9,7 @@ import pytest
 
 from db.file_store import BLOCK_BYTES, CHUNK_BYTES, FileStore
 from db.ids import new_id
-from tests.db.object_store import BUCKET, NoAnswer
+from tests.db.object_store import BUCKET, NoAnswer, ObjectStore
 
 
 @pytest.fixture(params=["directory", "object store"])
@@ -104,6 +104,16 @@ def test_a_store_that_does_not_answer_is_an_error_of_the_system_whatever_its_pac
         with pytest.raises(OSError, match="NoAnswer: nobody there") as raised:
             act()
         assert isinstance(raised.value.__cause__, NoAnswer)
+
+
+def test_a_store_that_goes_away_while_a_file_is_read_is_such_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(f"objects://{BUCKET}/read")
+    url = store.url_of(new_id())
+    store.copy(io.BytesIO(b"abc"), url)
+    with store.open(url) as file:
+        monkeypatch.setattr(ObjectStore, "is_away", True)
+        with pytest.raises(OSError, match="NoAnswer: nobody there"):
+            file.read(1)
 
 
 def test_a_bucket_that_nobody_made_takes_no_file_which_is_not_one_that_is_missing() -> None:

@@ -107,6 +107,12 @@ async def test_a_line_whose_job_fails_is_in_the_error_file(world) -> None:
     assert (reply["status_code"], reply["body"]["error"]["code"]) == (500, "engine_error")
 
 
+async def test_the_response_of_a_line_is_cancelled_by_a_call(sdk, world) -> None:
+    await world.begin([line("a")], endpoint=URL)
+    [job_id] = world.jobs(Status.QUEUED)
+    assert (await sdk.responses.cancel(job_id.replace("job_", "resp_"))).status == "cancelled"
+
+
 async def test_a_line_may_follow_a_response_of_its_tenant_that_has_ended(sdk, stranger, world) -> None:
     first = await sdk.responses.create(**line("first")["body"], background=True)
     running = await sdk.responses.create(**line("running")["body"], background=True)

@@ -1,12 +1,15 @@
 """Files and batches whose bytes are in an object store, where nothing can be added to what is there."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import openai
 import pytest
 
 from api.metrics import Metrics
 from api.services import open_services
+from db import files
+from db.file_store import FileStore
 from db.models import Status
 from tests.api.serving import serve
 from tests.db.object_store import BUCKET, ObjectStore
@@ -62,3 +65,18 @@ async def test_an_upload_to_a_store_that_is_not_there_is_to_be_sent_again(sdk) -
     assert (refused.value.status_code, refused.value.code) == (503, "file_store_unavailable")
     assert refused.value.response.headers["retry-after"]
     assert (await sdk.files.list()).data == []
+
+
+async def test_an_upload_that_outlasts_its_reservation_leaves_no_bytes(sdk, engine, files_url, monkeypatch) -> None:
+    copy = FileStore.copy
+
+    def sweep_and_copy(store: FileStore, source: Any, url: str) -> int:
+        assert files.remove_expired(engine, store) == 1
+        return copy(store, source, url)
+
+    monkeypatch.setattr(files, "UPLOAD_HOURS", 0)
+    monkeypatch.setattr(FileStore, "copy", sweep_and_copy)
+    with pytest.raises(openai.APIStatusError) as refused:
+        await sdk.files.create(file=b"a", purpose="batch")
+    assert (refused.value.status_code, refused.value.code) == (408, "body_timeout")
+    assert not [path for path in ObjectStore.objects if path.startswith(files_url.partition("://")[2])]

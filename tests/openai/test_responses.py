@@ -138,6 +138,15 @@ async def test_a_response_in_the_foreground_is_not_cancelled_by_a_call(client, w
     await asking
 
 
+async def test_a_replay_of_a_response_in_the_foreground_is_cancelled_by_a_call(client, worker, sdk) -> None:
+    asking = asyncio.create_task(sdk.responses.create(**BODY))
+    job_id = await only_job(client)
+    worker.run(job_id, " turns")
+    await asking
+    replay_id = (await client.post(f"/v1/jobs/{job_id}/replay")).json()["id"]
+    assert (await sdk.responses.cancel(replay_id.replace("job_", "resp_"))).status == "cancelled"
+
+
 async def test_a_client_that_leaves_cancels_the_foreground_alone(client, worker, sdk) -> None:
     leaving = asyncio.create_task(sdk.responses.create(**BODY))
     job_id = await only_job(client)

@@ -24,8 +24,8 @@ class CallScanner:
         self.has_arguments = False  # they have begun
         self._key = ""
         self._value = JsonValue()
-        self._text = ""  # of the key or value that is being read
-        self._untold = ""  # arguments that nobody took yet
+        self._text: list[str] = []  # of the key or value that is being read, characters less the blanks before it
+        self._untold: list[str] = []  # arguments that nobody took yet, in pieces
         self._state: Callable[[str], bool] = self._before_object
 
     @property
@@ -44,7 +44,8 @@ class CallScanner:
         """What has come of the arguments since the last time; nothing before the name."""
         if self.name is None:
             return ""
-        text, self._untold = self._untold, ""
+        text = "".join(self._untold)
+        self._untold.clear()
         return text
 
     def _break(self) -> bool:
@@ -61,20 +62,20 @@ class CallScanner:
         if character == "}":
             return self._end_object()
         if character == '"':
-            self._text, self._value, self._state = character, JsonValue(), self._in_key
+            self._text, self._value, self._state = [character], JsonValue(), self._in_key
             return self._value.push(character)
         return character in WHITESPACE or self._break()
 
     def _in_key(self, character: str) -> bool:
         self._value.push(character)
-        self._text += character
+        self._text.append(character)
         if self._value.is_over:
-            self._key, self._state = str(_loads(self._text)), self._before_value
+            self._key, self._state = str(_loads("".join(self._text))), self._before_value
         return True
 
     def _before_value(self, character: str) -> bool:
         if character == ":":
-            self._text, self._value, self._state = "", JsonValue(), self._in_value
+            self._text, self._value, self._state = [], JsonValue(), self._in_value
             return True
         return character in WHITESPACE or self._break()
 
@@ -87,22 +88,22 @@ class CallScanner:
         return is_taken or self._state(character)
 
     def _take_value(self, character: str) -> None:
-        if self._key in ARGUMENT_KEYS and character == "{" and not self._text.strip():
+        if self._key in ARGUMENT_KEYS and character == "{" and not self._text:
             self.has_arguments = True
         if self._key in ARGUMENT_KEYS and self.has_arguments:
-            self._untold += character
-        else:
-            self._text += character
+            self._untold.append(character)
+        elif self._text or not character.isspace():
+            self._text.append(character)
 
     def _end_value(self) -> None:
         self._state = self._behind_value
         if self._key == NAME_KEY:
-            name = _loads(self._text)
+            name = _loads("".join(self._text))
             self.name = name if isinstance(name, str) else self.name
         elif self._key in ARGUMENT_KEYS and not self.has_arguments:
-            arguments = _loads(self._text)
+            arguments = _loads("".join(self._text))
             if isinstance(arguments, str) and arguments:  # some write them as a text that holds the JSON
-                self._untold, self.has_arguments = arguments, True
+                self._untold, self.has_arguments = [arguments], True
 
     def _behind_value(self, character: str) -> bool:
         if character == "}":
@@ -115,7 +116,7 @@ class CallScanner:
     def _end_object(self) -> bool:
         self.is_over = True
         if not self.has_arguments:
-            self._untold = NO_ARGUMENTS
+            self._untold = [NO_ARGUMENTS]
         return True
 
 
