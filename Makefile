@@ -5,7 +5,7 @@
 # make bench-engine  what the engine's scheduling, cache and preemption cost and give; three minutes
 # make bench-quick   how fast Headrace is, in process and through HTTP; four minutes, the last line is JSON
 # make bench  the same beside its peers, which it installs; hours, and 10 GB
-# make clients  lm-eval and guidellm, which it installs, in front of the service; two minutes, and 2 GB
+# make clients  lm-eval and guidellm, which it installs, in front of the service; two minutes, and 2.5 GB
 # make chaos  a storm of faults, MINUTES=10 long, its faults drawn by SEED=1
 # make clean  remove what the others made, data included
 
