@@ -2,7 +2,6 @@
 
 import re
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 
@@ -13,12 +12,13 @@ from api.examples import JOB_EXAMPLES
 from api.fields import MAX_METADATA_PAIRS, ModelName, Moment, Tier
 from api.follow import find_job, wait_for_end
 from api.job_view import PREFIX, live_view, view_of
+from api.pages import parse_after
 from api.schemas import DeletedJob, JobCreate, JobId, JobList, JobView, StatusName, error_replies
 from api.services import ServicesDep
 from api.submission import Submission
 from api.submit import submit
 from db import job_queries, jobs
-from db.ids import parse_id, public_id
+from db.ids import public_id
 from db.job_filter import JobFilter
 from db.models import ENDED, Status
 from db.settings import TIERS
@@ -137,16 +137,10 @@ async def list_jobs(
             session,
             caller.tenant,
             wanted=wanted,
-            after=parse_after(after),
+            after=parse_after(after, PREFIX),
             limit=limit + 1,  # one more tells whether there is a next page
         )
-    page = [view_of(row) for row in rows[:limit]]
-    return JobList(
-        data=page,
-        first_id=page[0].id if page else None,
-        last_id=page[-1].id if page else None,
-        has_more=len(rows) > limit,
-    )
+    return JobList.of([view_of(row) for row in rows], limit=limit)
 
 
 @router.post(
@@ -213,16 +207,6 @@ def _parse_wait(prefer: str | None) -> int | None:
                 raise invalid(f"Prefer: wait takes whole seconds, not '{digits[:40]}'.", param="Prefer")
             return min(MAX_WAIT_SECONDS, int(digits[:9]))
     return None
-
-
-def parse_after(after: str | None) -> UUID | None:
-    """The job that a page begins after."""
-    if after is None:
-        return None
-    job_id = parse_id(PREFIX, after)
-    if job_id is None:
-        raise invalid(f"'after' is '{after[:60]}', which is no job id.", param="after")
-    return job_id
 
 
 def _metadata_filter(request: Request) -> dict[str, str]:

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Body, Header, Response
 from api.auth import CallerDep
 from api.errors import error_body
 from api.job_view import PREFIX, live_view
-from api.jobs import IDEMPOTENCY_HEADER, JOB_HEADERS, parse_after
+from api.jobs import IDEMPOTENCY_HEADER, JOB_HEADERS
+from api.pages import parse_after
 from api.replay import Outcome, Selection, replay, replay_page
 from api.replay_schemas import Replay, ReplayLimits, ReplayList, ReplayMany
 from api.schemas import ErrorDetail, JobId, JobView, error_replies
@@ -48,7 +49,7 @@ async def replay_jobs(
     body = body or ReplayMany()
     check_idempotency_key(idempotency_key)
     selection = Selection(
-        wanted=_filter(body), limit=body.limit, after=parse_after(body.after), idempotency_key=idempotency_key
+        wanted=_filter(body), limit=body.limit, after=parse_after(body.after, PREFIX), idempotency_key=idempotency_key
     )
     page = await replay_page(services, caller, selection, body.limits())
     return ReplayList(

@@ -11,6 +11,7 @@ from api.chat.calls import ChatToolCall
 from api.fields import TIER_MEANING, Prompt, Tier, wrong_field
 from api.generation_fields import GenerationFields
 from api.message_fields import Messages, TemplateFields
+from api.pages import Listed, Page
 from api.tool_fields import ToolFields
 
 StatusName = Literal["queued", "running", "succeeded", "failed", "cancelled", "expired", "dead"]
@@ -148,7 +149,7 @@ class Links(BaseModel):
     deliveries: str = Field(description="What became of its webhooks.")
 
 
-class JobView(BaseModel):
+class JobView(Listed):
     """A job as it stands."""
 
     id: str = Field(description="Its id.", examples=["job_0193e4c2a1b47c3d8e5f60718293a4b5"])
@@ -193,14 +194,10 @@ class JobView(BaseModel):
     links: Links = Field(description="Where to go from here.")
 
 
-class JobList(BaseModel):
+class JobList(Page[JobView]):
     """A page of jobs, newest first."""
 
-    object: Literal["list"] = Field("list", description="Always `list`.")
     data: list[JobView] = Field(description="The jobs, without outputs, positions and estimates.")
-    first_id: str | None = Field(description="Id of the first one.")
-    last_id: str | None = Field(description="Id of the last one: the next page's `after`.")
-    has_more: bool = Field(description="Whether there is a next page.")
 
 
 class DeletedJob(BaseModel):

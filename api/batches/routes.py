@@ -10,6 +10,7 @@ from api.batches.schemas import BATCH_PREFIX, BatchCreate, BatchId, BatchList, B
 from api.errors import ApiError, invalid, not_found
 from api.examples import BATCH_EXAMPLES
 from api.files.schemas import LONGEST_EXPIRY, PREFIX
+from api.pages import parse_after
 from api.schemas import error_replies
 from api.services import ServicesDep
 from db import batches, files
@@ -91,18 +92,10 @@ async def list_batches(
     limit: Annotated[int, Query(ge=1, le=100, description="Most batches in the page.")] = 20,
 ) -> BatchList:
     """Your batches, newest first, in pages."""
-    first = None if after is None else parse_id(BATCH_PREFIX, after)
-    if after is not None and first is None:
-        raise invalid(f"'after' is '{after[:60]}', which is no batch id.", param="after")
+    first = parse_after(after, BATCH_PREFIX)
     async with services.autocommit() as session:
         rows = await batches.list_batches(session, caller.tenant, after=first, limit=limit + 1)
-    page = [batch_view(row) for row in rows[:limit]]
-    return BatchList(
-        data=page,
-        first_id=page[0].id if page else None,
-        last_id=page[-1].id if page else None,
-        has_more=len(rows) > limit,
-    )
+    return BatchList.of([batch_view(row) for row in rows], limit=limit)
 
 
 @router.post(

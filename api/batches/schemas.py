@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from api.batches.endpoints import ENDPOINTS
 from api.fields import Metadata, MetadataKey, RequestObject
 from api.files.schemas import FILE_EXAMPLE, LONGEST_EXPIRY, PREFIX, SHORTEST_EXPIRY, unix_time
+from api.pages import Listed, Page
 from db.ids import public_id
 from db.models import Batch
 
@@ -115,7 +116,7 @@ class BatchUsage(BaseModel):
     total_tokens: int = Field(description="Their sum.")
 
 
-class BatchView(BaseModel):
+class BatchView(Listed):
     """A batch as it stands. Times are Unix times in seconds, null until it comes to that."""
 
     id: str = Field(description="Its id.", examples=["batch_0193e4c2a1b47c3d8e5f60718293a4b5"])
@@ -145,14 +146,10 @@ class BatchView(BaseModel):
     metadata: dict[str, str] | None = Field(description="As sent.")
 
 
-class BatchList(BaseModel):
+class BatchList(Page[BatchView]):
     """A page of batches, newest first."""
 
-    object: Literal["list"] = Field("list", description="Always `list`.")
     data: list[BatchView] = Field(description="The batches.")
-    first_id: str | None = Field(description="Id of the first one.")
-    last_id: str | None = Field(description="Id of the last one: the next page's `after`.")
-    has_more: bool = Field(description="Whether there is a next page.")
 
 
 def batch_view(batch: Batch) -> BatchView:

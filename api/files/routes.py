@@ -27,6 +27,7 @@ from api.files.schemas import (
     UploadPurpose,
     file_view,
 )
+from api.pages import parse_after
 from api.schemas import error_replies
 from api.services import Services, ServicesDep
 from db import batch_lines, files
@@ -113,16 +114,10 @@ async def list_files(
             caller.tenant,
             purpose=purpose,
             is_ascending=order == "asc",
-            after=_parse_after(after),
+            after=parse_after(after, PREFIX),
             limit=limit + 1,
         )
-    page = [file_view(row) for row in rows[:limit]]
-    return FileList(
-        data=page,
-        first_id=page[0].id if page else None,
-        last_id=page[-1].id if page else None,
-        has_more=len(rows) > limit,
-    )
+    return FileList.of([file_view(row) for row in rows], limit=limit)
 
 
 @router.get(
@@ -243,12 +238,3 @@ async def _lines(services: Services, batch_id: UUID, is_output: bool) -> AsyncIt
             part, after = await batch_lines.results(session, batch_id, is_output=is_output, after=after)
         if part:
             yield part
-
-
-def _parse_after(after: str | None) -> UUID | None:
-    if after is None:
-        return None
-    file_id = parse_id(PREFIX, after)
-    if file_id is None:
-        raise invalid(f"'after' is '{after[:60]}', which is no file id.", param="after")
-    return file_id

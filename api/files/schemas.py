@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from fastapi import Path
 from pydantic import BaseModel, Field
 
+from api.pages import Listed, Page
 from db.ids import public_id
 from db.models import File
 
@@ -17,7 +18,7 @@ UploadPurpose = Literal["batch", "user_data", "assistants", "vision", "fine-tune
 FileId = Annotated[str, Path(description="The file's id.", examples=[FILE_EXAMPLE])]
 
 
-class FileObject(BaseModel):
+class FileObject(Listed):
     """A file."""
 
     id: str = Field(description="Its id.", examples=[FILE_EXAMPLE])
@@ -32,14 +33,10 @@ class FileObject(BaseModel):
     )
 
 
-class FileList(BaseModel):
+class FileList(Page[FileObject]):
     """A page of files."""
 
-    object: Literal["list"] = Field("list", description="Always `list`.")
     data: list[FileObject] = Field(description="The files.")
-    first_id: str | None = Field(description="Id of the first one.")
-    last_id: str | None = Field(description="Id of the last one: the next page's `after`.")
-    has_more: bool = Field(description="Whether there is a next page.")
 
 
 class DeletedFile(BaseModel):

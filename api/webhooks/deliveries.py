@@ -7,15 +7,16 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from api.auth import CallerDep
-from api.errors import invalid, not_found
+from api.errors import not_found
 from api.follow import find_job
+from api.pages import Listed, Page, parse_after
 from api.schemas import JobId, error_replies
 from api.services import ServicesDep
 from api.webhooks.endpoints import parse_endpoint_id
 from api.webhooks.events import find_event
 from api.webhooks.schemas import MAX_PAGE, EndpointId, EventId
 from db import webhook_endpoints, webhook_log
-from db.ids import parse_id, public_id
+from db.ids import public_id
 
 PREFIX = "dlv_"
 
@@ -38,7 +39,7 @@ class Attempt(BaseModel):
 DeliveryStatus = Literal["pending", "delivered", "failed"]
 
 
-class Delivery(BaseModel):
+class Delivery(Listed):
     """One event on its way to one URL."""
 
     id: str = Field(description="Its id.", examples=["dlv_0193e4c2a1b47c3d8e5f60718293a4b5"])
@@ -64,14 +65,10 @@ class DeliveryList(BaseModel):
     data: list[Delivery] = Field(description="The deliveries, the oldest first; none before the job ended.")
 
 
-class DeliveryPage(BaseModel):
+class DeliveryPage(Page[Delivery]):
     """A page of an endpoint's deliveries."""
 
-    object: Literal["list"] = Field("list", description="Always `list`.")
     data: list[Delivery] = Field(description="The deliveries of the newest events first.")
-    first_id: str | None = Field(description="Id of the first one in the page.")
-    last_id: str | None = Field(description="Id of the last one: the next page's `after`.")
-    has_more: bool = Field(description="Whether there is a next page.")
 
 
 @router.get(
@@ -118,20 +115,12 @@ async def list_endpoint_deliveries(
 ) -> DeliveryPage:
     """What was sent there, with each attempt's answer, in pages."""
     endpoint_id = parse_endpoint_id(webhook_endpoint_id)
-    after_id = None if after is None else parse_id(PREFIX, after)
-    if after is not None and after_id is None:
-        raise invalid(f"'after' is '{after[:60]}', which is no delivery's id.", param="after")
+    after_id = parse_after(after, PREFIX)
     async with services.autocommit() as session:
         if await webhook_endpoints.get(session, caller.tenant, endpoint_id) is None:
             raise not_found("webhook_endpoint", webhook_endpoint_id)
         found = await webhook_log.of_endpoint(session, endpoint_id, status=status, after=after_id, limit=limit + 1)
-    page = [_delivery(each) for each in found[:limit]]
-    return DeliveryPage(
-        data=page,
-        first_id=page[0].id if page else None,
-        last_id=page[-1].id if page else None,
-        has_more=len(found) > limit,
-    )
+    return DeliveryPage.of([_delivery(each) for each in found], limit=limit)
 
 
 def _delivery(each: webhook_log.Delivery) -> Delivery:

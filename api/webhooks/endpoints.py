@@ -8,6 +8,7 @@ from fastapi import APIRouter, Body, Query
 
 from api.auth import CallerDep
 from api.errors import invalid, not_found
+from api.pages import parse_after
 from api.schemas import ErrorBody, error_replies
 from api.services import ServicesDep
 from api.webhooks.probe import send_test
@@ -85,14 +86,8 @@ async def list_endpoints(
 ) -> EndpointList:
     """Your endpoints, newest first, in pages."""
     async with services.autocommit() as session:
-        rows = await webhook_endpoints.page(session, caller.tenant, after=_parse_after(after), limit=limit + 1)
-    page = [_view(row) for row in rows[:limit]]
-    return EndpointList(
-        data=page,
-        first_id=page[0].id if page else None,
-        last_id=page[-1].id if page else None,
-        has_more=len(rows) > limit,
-    )
+        rows = await webhook_endpoints.page(session, caller.tenant, after=parse_after(after, PREFIX), limit=limit + 1)
+    return EndpointList.of([_view(row) for row in rows], limit=limit)
 
 
 @router.get(
@@ -223,13 +218,6 @@ def _found(row: WebhookEndpoint | None, public: str) -> WebhookEndpoint:
     if row is None:
         raise not_found("webhook_endpoint", public)
     return row
-
-
-def _parse_after(after: str | None) -> UUID | None:
-    endpoint_id = None if after is None else parse_id(PREFIX, after)
-    if after is not None and endpoint_id is None:
-        raise invalid(f"'after' is '{after[:60]}', which is no endpoint's id.", param="after")
-    return endpoint_id
 
 
 def _view(row: WebhookEndpoint) -> Endpoint:

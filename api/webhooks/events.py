@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Query
 from api.auth import Caller, CallerDep
 from api.errors import invalid, not_found
 from api.fields import Moment
+from api.pages import parse_after
 from api.schemas import error_replies
 from api.services import Services, ServicesDep
 from api.webhooks.endpoints import parse_endpoint_id
@@ -54,16 +55,10 @@ async def list_events(
             event_type=type,
             since=since,
             until=until,
-            after=_parse_after(after),
+            after=parse_after(after, PREFIX),
             limit=limit + 1,
         )
-    page = [_view(row) for row in rows[:limit]]
-    return EventList(
-        data=page,
-        first_id=page[0].id if page else None,
-        last_id=page[-1].id if page else None,
-        has_more=len(rows) > limit,
-    )
+    return EventList.of([_view(row) for row in rows], limit=limit)
 
 
 @router.get(
@@ -98,7 +93,7 @@ async def replay_events(services: ServicesDep, caller: CallerDep, body: ReplayEv
             caller.tenant,
             since=body.since,
             until=body.until,
-            after=_parse_after(body.after),
+            after=parse_after(body.after, PREFIX),
             limit=body.limit + 1,
         )
         page = ids[: body.limit]
@@ -164,13 +159,6 @@ async def _open_endpoint(services: Services, caller: Caller, public: str | None)
             code="webhook_endpoint_disabled",
         )
     return endpoint_id
-
-
-def _parse_after(after: str | None) -> UUID | None:
-    event_id = None if after is None else parse_id(PREFIX, after)
-    if after is not None and event_id is None:
-        raise invalid(f"'after' is '{after[:60]}', which is no event's id.", param="after")
-    return event_id
 
 
 def _view(row: WebhookEvent) -> EventView:

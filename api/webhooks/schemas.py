@@ -7,6 +7,7 @@ from fastapi import Path
 from pydantic import BaseModel, Field
 
 from api.fields import EndpointName, Moment, RequestObject, Text, WebhookUrl
+from api.pages import Listed, Page
 from db.event_types import EVENT_TYPES, OPENAI_TYPES, EventType
 
 MAX_PAGE = 100
@@ -65,7 +66,7 @@ class EndpointTest(RequestObject):
     event_type: EventType = Field(description="The type of the event, whether the endpoint gets such or not.")
 
 
-class Endpoint(BaseModel):
+class Endpoint(Listed):
     """A webhook endpoint."""
 
     id: str = Field(description="Its id.", examples=["we_0193e4c2a1b47c3d8e5f60718293a4b5"])
@@ -90,14 +91,10 @@ class EndpointWithSecret(Endpoint):
     signing_secret: str = Field(description="What verifies its events. It is not shown again.")
 
 
-class EndpointList(BaseModel):
+class EndpointList(Page[Endpoint]):
     """A page of endpoints."""
 
-    object: Literal["list"] = Field("list", description="Always `list`.")
     data: list[Endpoint] = Field(description="The newest first.")
-    first_id: str | None = Field(description="Id of the first one in the page.")
-    last_id: str | None = Field(description="Id of the last one: the next page's `after`.")
-    has_more: bool = Field(description="Whether there is a next page.")
 
 
 class DeletedEndpoint(BaseModel):
@@ -129,7 +126,7 @@ class EventTypeList(BaseModel):
     data: list[str] = Field(description="All that endpoints may name.", examples=[["response.completed"]])
 
 
-class EventView(BaseModel):
+class EventView(Listed):
     """Something that happened."""
 
     id: str = Field(description="Its id, sent as `webhook-id`.", examples=["evt_0193e4c2a1b47c3d8e5f60718293a4b5"])
@@ -140,14 +137,10 @@ class EventView(BaseModel):
     body: dict[str, Any] = Field(description="What is sent.")
 
 
-class EventList(BaseModel):
+class EventList(Page[EventView]):
     """A page of events."""
 
-    object: Literal["list"] = Field("list", description="Always `list`.")
     data: list[EventView] = Field(description="The newest first.")
-    first_id: str | None = Field(description="Id of the first one in the page.")
-    last_id: str | None = Field(description="Id of the last one: the next page's `after`.")
-    has_more: bool = Field(description="Whether there is a next page.")
 
 
 class ReplayEvent(RequestObject):
