@@ -7,9 +7,9 @@ Who runs it: of any number of these processes, the one that holds an advisory lo
 goes on within a second of its end. The lock saves work, no more: every write is guarded by the state that it leaves, so
 two that believe they hold it, one of them frozen for a while, do not run a line twice or count it twice.
 
-A round looks at all batches that have not ended, each in a task of its own (`api.batches.steps.advance`), so that a
-large file that is being checked holds up no other batch. Nothing of a batch is kept here between two rounds. The state
-is in its row and its lines:
+A round looks at all batches that have not ended, each in a task of its own (`api.batches.steps.advance`). A few go on
+at once, and fewer files are checked: a large one holds up no batch that runs. Nothing of a batch is kept here between
+two rounds. The state is in its row and its lines:
 
     batch   validating -> in_progress -> finalizing -> completed | expired
             validating -> failed;  validating | in_progress -> cancelling -> cancelled

@@ -16,7 +16,7 @@ from statistics import median
 
 from tests.bench import machine
 from tests.bench.quick import DIRECTORY
-from tests.bench.speed.ceiling import KV_BYTES, Ceiling, measure_ceiling
+from tests.bench.speed.ceiling import Bounds, Ceiling, measure_ceiling
 from tests.bench.speed.checkpoints import make_checkpoint
 from tests.bench.speed.headrace import PRECISIONS, make_settings
 from tests.bench.speed.shapes import SHAPES, Shape
@@ -102,8 +102,8 @@ def measure(engine: Engine) -> Iterator[tuple[Work, float]]:
 
 def _line(work: Work, seconds: float, shape: Shape, precision: str, ceiling: Ceiling) -> list[str]:
     weights = PRECISIONS[precision]
-    weight_bytes = (shape.layer_weights * weights.layer_bits + shape.head_weights * weights.head_bits) / 8
-    reading = (weight_bytes + work.num_read * shape.kv_values * KV_BYTES) / ceiling.read_gb_per_s / 1e9
+    bounds = Bounds(shape, weights, ceiling)
+    reading = bounds.read_seconds(bounds.weight_bytes + work.num_read * bounds.kv_bytes)
     peak = ceiling.int8_gops if weights.is_int8 else ceiling.bf16_gflops
     products = 2 * (shape.layer_weights * work.num_rows + shape.head_weights * work.num_outputs) / peak / 1e9
     pairs = 2 * shape.num_layers * shape.num_heads * shape.head_dim * work.num_pairs

@@ -64,9 +64,9 @@ class Bounds:
         jobs = workload.jobs
         if workload.mode is Mode.ONE_BY_ONE:
             num_prompt, num_output = len(jobs[0].prompt), jobs[0].max_tokens
-            token_bytes = self._weight_bytes + (num_prompt + num_output / 2) * self._kv_bytes
-            prompt_seconds = max(self._compute(num_prompt, 1), self._read(self._weight_bytes))
-            return {"ttft_p50_ms": prompt_seconds * 1000, "itl_p50_ms": self._read(token_bytes) * 1000}
+            token_bytes = self.weight_bytes + (num_prompt + num_output / 2) * self.kv_bytes
+            prompt_seconds = max(self._compute(num_prompt, 1), self.read_seconds(self.weight_bytes))
+            return {"ttft_p50_ms": prompt_seconds * 1000, "itl_p50_ms": self.read_seconds(token_bytes) * 1000}
         if workload.mode is not Mode.TOGETHER:
             return {}
         seconds = self._together(jobs, workload.name)
@@ -82,7 +82,7 @@ class Bounds:
             compute += self._compute(NUM_SHARED, 0)
         num_contexts = sum(job.max_tokens * (len(job.prompt) + job.max_tokens / 2) for job in jobs)
         num_steps = max(job.max_tokens for job in jobs)
-        return max(compute, self._read(num_steps * self._weight_bytes + num_contexts * self._kv_bytes))
+        return max(compute, self.read_seconds(num_steps * self.weight_bytes + num_contexts * self.kv_bytes))
 
     def _compute(self, num_prompt: int, num_output: int, num_cached: int = 0) -> float:
         """Seconds at the peak. The last output token is never fed back."""
@@ -94,14 +94,17 @@ class Bounds:
         floats = self.ceiling.bf16_gflops or self.ceiling.f32_gflops
         return 2 * (matrices / (peak or floats) + attention / floats) / 1e9 if floats else 0.0
 
-    def _read(self, num_bytes: float) -> float:
+    def read_seconds(self, num_bytes: float) -> float:
+        """What so many bytes take to be read."""
         return num_bytes / self.ceiling.read_gb_per_s / 1e9
 
     @property
-    def _weight_bytes(self) -> float:
+    def weight_bytes(self) -> float:
+        """All weights that a token is multiplied by."""
         layers = self.shape.layer_weights * self.weights.layer_bits
         return (layers + self.shape.head_weights * self.weights.head_bits) / 8
 
     @property
-    def _kv_bytes(self) -> int:
+    def kv_bytes(self) -> int:
+        """What a token has in the KV cache."""
         return self.shape.kv_values * KV_BYTES
