@@ -44,7 +44,7 @@ def linear(
     """`x @ weight.T + bias`, [n, out] in `out_dtype` or what suits the backend: x [n, in], weight [out, in]."""
     if (program := active()) is not None:
         assert isinstance(weight, PackedMatrix | tuple), PACKED
-        return recorded.linear(program, x, weight, bias)
+        return recorded.linear(program, x, weight, bias, out_dtype)
     computed: torch.Tensor = _backend(x).linear(x, _by_rows(weight), bias, out_dtype=out_dtype)
     return computed
 

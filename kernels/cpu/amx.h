@@ -36,8 +36,10 @@ inline void configure_tiles(int num_rows = kTileRows) {
   shapes.apply();
 }
 
-// Tiles 0 to 3 are the sums of 16 rows by the 64 columns of a panel, float or int32: [16, 64] in memory.
-constexpr int64_t kPanelStride = 4 * kTileBytes;
+// Tiles 0 to 3 are the sums of 32 rows by the 32 columns of half a panel, float or int32, [32, 32] in memory: 0 and 1 of
+// the first 16 rows.
+constexpr int64_t kSumsStride = 2 * kTileBytes;
+constexpr int64_t kLowerSums = kTileRows * kSumsStride;
 
 inline void zero_sums() {
   _tile_zero(0);
@@ -46,20 +48,30 @@ inline void zero_sums() {
   _tile_zero(3);
 }
 
-inline void load_sums(const void* sums) {
+inline void load_one(const void* sums) {
   const auto* from = static_cast<const uint8_t*>(sums);
-  _tile_loadd(0, from, kPanelStride);
-  _tile_loadd(1, from + kTileBytes, kPanelStride);
-  _tile_loadd(2, from + 2 * kTileBytes, kPanelStride);
-  _tile_loadd(3, from + 3 * kTileBytes, kPanelStride);
+  _tile_loadd(0, from, kSumsStride);
+  _tile_loadd(1, from + kTileBytes, kSumsStride);
 }
 
-inline void store_sums(void* sums) {
+inline void load_pair(const void* sums) {
+  const auto* lower = static_cast<const uint8_t*>(sums) + kLowerSums;
+  load_one(sums);
+  _tile_loadd(2, lower, kSumsStride);
+  _tile_loadd(3, lower + kTileBytes, kSumsStride);
+}
+
+inline void store_one(void* sums) {
   auto* to = static_cast<uint8_t*>(sums);
-  _tile_stored(0, to, kPanelStride);
-  _tile_stored(1, to + kTileBytes, kPanelStride);
-  _tile_stored(2, to + 2 * kTileBytes, kPanelStride);
-  _tile_stored(3, to + 3 * kTileBytes, kPanelStride);
+  _tile_stored(0, to, kSumsStride);
+  _tile_stored(1, to + kTileBytes, kSumsStride);
+}
+
+inline void store_pair(void* sums) {
+  auto* lower = static_cast<uint8_t*>(sums) + kLowerSums;
+  store_one(sums);
+  _tile_stored(2, lower, kSumsStride);
+  _tile_stored(3, lower + kTileBytes, kSumsStride);
 }
 
 }  // namespace headrace

@@ -8,7 +8,7 @@ namespace headrace {
 // bfloat16; for the kernels named `_int8` as many int8, and a float for the keys and one for the values of each head of
 // a token. What lies where in it is the business of these kernels alone: blocks are only ever copied whole.
 struct RotateAndStoreArguments {
-  const float* qkv;     // [tokens, (num_heads + 2 * num_kv_heads) * head_dim]
+  const uint16_t* qkv;  // bfloat16 [tokens, (num_heads + 2 * num_kv_heads) * head_dim]
   int64_t qkv_stride;
   const float* q_norm;  // [head_dim] or null: RMSNorm of each head before it is rotated
   const float* k_norm;

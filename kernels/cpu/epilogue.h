@@ -27,60 +27,77 @@ inline uint32_t bits_of(float x) {
 constexpr float kRounder = 12582912.0f;
 constexpr uint32_t kRounderBits = 0x4B400000;
 
+// Sixteen at a time, in the compiler's own vectors: what it makes of loops is left to no chance.
+constexpr int kLanes = 16;
+typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
+typedef uint32_t Words __attribute__((vector_size(kLanes * sizeof(uint32_t))));
+typedef int32_t Integers __attribute__((vector_size(kLanes * sizeof(int32_t))));
+typedef uint16_t Halves __attribute__((vector_size(kLanes * sizeof(uint16_t))));
+
+inline Floats floats_of(Words bits) { return reinterpret_cast<Floats>(bits); }
+inline Words words_of(Floats x) { return reinterpret_cast<Words>(x); }
+inline Floats load_floats(const float* x) {
+  Floats v;
+  std::memcpy(&v, x, sizeof v);
+  return v;
+}
+inline Words choose(Words is_first, Words first, Words second) { return (is_first & first) | (~is_first & second); }
+
 // Within 3e-7 of exp(x), relatively, for x from -87 to 87, and as at these bounds beyond them. For the method see
 // vector512.h, but without fused operations, which the portable kernels lack.
-inline float exponential(float x) {
-  // The bound for the magnitude alone, as an integer: of two bounds for x the compiler makes branches.
-  const uint32_t magnitude = std::min(bits_of(x) & 0x7FFFFFFF, uint32_t{0x42AE0000});  // 87
-  x = float_of(magnitude | (bits_of(x) & 0x80000000));
-  const float shifted = x * 1.44269504f + kRounder;
-  const float n = shifted - kRounder;
-  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
+inline Floats exponential(Floats x) {
+  const Words magnitude = words_of(x) & 0x7FFFFFFFu, bound = Words{} + 0x42AE0000u;  // 87
+  const Words bounded = choose(reinterpret_cast<Words>(magnitude < bound), magnitude, bound);
+  x = floats_of(bounded | (words_of(x) & 0x80000000u));
+  const Floats shifted = x * 1.44269504f + kRounder;
+  const Floats n = shifted - kRounder;
+  const Floats r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  Floats p = r * 1.9875691500e-4f;
+  p = p + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = (p * (r * r) + r) + 1.0f;
-  return p * float_of((bits_of(shifted) - kRounderBits + 127) << 23);
+  return p * floats_of((words_of(shifted) - kRounderBits + 127u) << 23);
 }
 
 // x * sigmoid(x), and GELU's form with tanh, which is x * sigmoid(2 u): u = sqrt(2 / pi) * (x + 0.044715 x^3).
-inline float activate(float x, bool is_gelu) {
-  const float z = is_gelu ? x * -1.59576912f * (x * x * 0.044715f + 1.0f) : -x;
+inline Floats activate(Floats x, bool is_gelu) {
+  const Floats z = is_gelu ? x * -1.59576912f * (x * x * 0.044715f + 1.0f) : -x;
   return x / (1.0f + exponential(z));
 }
 
-inline uint16_t bfloat16_of(float x) {
-  const uint32_t bits = bits_of(x);
-  const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-  return static_cast<uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : rounded);
+// To the nearest bfloat16, of two the even one.
+inline Halves round_floats(Floats x) {
+  const Words bits = words_of(x);
+  const Words rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  const auto is_nan = reinterpret_cast<Words>((bits & 0x7FFFFFFFu) > 0x7F800000u);
+  return __builtin_convertvector(choose(is_nan, Words{} + 0x7FC0u, rounded), Halves);
 }
 
-template <int kColumns>
-inline void store_row(const float* values, const LinearArguments& a, int64_t row, int64_t panel) {
-  const int64_t at = row * a.out_stride + panel * kColumns;
+inline void store_floats(Floats values, const LinearArguments& a, int64_t row, int64_t column) {
+  const int64_t at = row * a.out_stride + column;
   if (a.out_kind == kFloat) {
-    std::memcpy(static_cast<float*>(a.out) + at, values, kColumns * sizeof(float));
-    return;
+    std::memcpy(static_cast<float*>(a.out) + at, &values, sizeof values);
+  } else {
+    const Halves rounded = round_floats(values);
+    std::memcpy(static_cast<uint16_t*>(a.out) + at, &rounded, sizeof rounded);
   }
-  uint16_t rounded[kColumns];
-  for (int i = 0; i < kColumns; ++i) rounded[i] = bfloat16_of(values[i]);
-  std::memcpy(static_cast<uint16_t*>(a.out) + at, rounded, sizeof rounded);
 }
 
-// Writes one row of the result in the columns of `panel`, from its sums, which it changes. Where they are gated the first
-// half are gates.
-template <int kSums>
-inline void finish_row(float* sums, const LinearArguments& a, int64_t row, int64_t panel) {
-  if (a.bias)
-    for (int i = 0; i < kSums; ++i) sums[i] += a.bias[panel * kSums + i];
-  if (a.epilogue == kPlain) return store_row<kSums>(sums, a, row, panel);
-  constexpr int kHalf = kSums / 2;
-  const bool is_gelu = a.epilogue == kGeluGated;
-  for (int i = 0; i < kHalf; ++i) sums[i] = activate(sums[i], is_gelu) * sums[kHalf + i];
-  store_row<kHalf>(sums, a, row, panel);
+// Writes what a row of x and the `half`-th half of a panel give, from their sums.
+inline void finish_half(Floats first, Floats second, const LinearArguments& a, int64_t row, int64_t half) {
+  if (a.bias) {
+    first += load_floats(a.bias + half * kHalf);
+    second += load_floats(a.bias + half * kHalf + kLanes);
+  }
+  if (a.epilogue == kPlain) {
+    store_floats(first, a, row, half * kHalf);
+    store_floats(second, a, row, half * kHalf + kLanes);
+  } else {
+    store_floats(activate(first, a.epilogue == kGeluGated) * second, a, row, half * kGates);
+  }
 }
 
 }  // namespace

@@ -19,24 +19,21 @@ inline void store_columns(const LinearArguments& a, int64_t row, int64_t column,
   }
 }
 
-// 16 sums of the panel's columns from `column` on, with their bias.
-inline __m512 with_bias(const LinearArguments& a, const float* sums, int64_t panel, int64_t column) {
+// 16 of the sums of a half panel's columns, with their bias.
+inline __m512 with_bias(const LinearArguments& a, const float* sums, int64_t half, int64_t column) {
   const __m512 v = load_float(sums + column);
-  return a.bias ? _mm512_add_ps(v, load_float(a.bias + panel * kPanel + column)) : v;
+  return a.bias ? _mm512_add_ps(v, load_float(a.bias + half * kHalf + column)) : v;
 }
 
-// Writes one row of the result in the columns of `panel`, from its 64 sums.
-inline void finish_row(const LinearArguments& a, const float* sums, int64_t row, int64_t panel) {
-  constexpr int64_t kHalf = kPanel / 2;
+// Writes what a row of x and the `half`-th half of a panel give, from their 32 sums.
+inline void finish_half(const LinearArguments& a, const float* sums, int64_t row, int64_t half) {
+  const __m512 first = with_bias(a, sums, half, 0), second = with_bias(a, sums, half, kGates);
   if (a.epilogue == kPlain) {
-    for (int64_t j = 0; j < kPanel; j += 16) store_columns(a, row, panel * kPanel + j, with_bias(a, sums, panel, j));
-    return;
-  }
-  for (int64_t j = 0; j < kHalf; j += 16) {
-    const __m512 gate = with_bias(a, sums, panel, j);
-    const __m512 active = a.epilogue == kSiluGated ? silu(gate) : gelu(gate);
-    const __m512 gated = _mm512_mul_ps(active, with_bias(a, sums, panel, kHalf + j));
-    store_columns(a, row, panel * kHalf + j, gated);
+    store_columns(a, row, half * kHalf, first);
+    store_columns(a, row, half * kHalf + kGates, second);
+  } else {
+    const __m512 active = a.epilogue == kSiluGated ? silu(first) : gelu(first);
+    store_columns(a, row, half * kGates, _mm512_mul_ps(active, second));
   }
 }
 

@@ -14,13 +14,12 @@ namespace headrace {
 // As in epilogue.h, each source file has its own of what follows.
 namespace {
 
-constexpr int kPanelRows = 32;   // of the weight, packed together
+constexpr int kPanelRows = 32;   // of the weight, packed together: what the other formats call half a panel
 constexpr int kColumnTile = 16;  // rows of the weight, columns of the result: a vector of float
 constexpr int kPanelTiles = 2;
 constexpr int kGroup = 32;  // columns of k
 constexpr int kGroupQuads = kGroup / 4;
 constexpr int kBlockRows = 16;   // rows of x that lie, and are computed, together
-constexpr int kSumsStride = 64;  // floats between the rows of a task's results
 
 enum class Scales {
   kHalf,         // float16 [32], and a zero point in the middle of the quants' range
@@ -134,32 +133,27 @@ inline void quantize_group(const uint16_t* x, Activations& y, int row) {
   set_sums<F>(y, row, rounding.scale, sums[0], sums[1]);
 }
 
-// Writes rows of 32 columns of the result, the `unit`-th such, from sums of one panel or of a gated pair, side by side.
-inline void finish_rows(const LinearArguments& a, float* sums, int64_t row, int64_t num_rows, int64_t unit) {
-  for (int64_t end = row + num_rows; row < end; ++row, sums += kSumsStride)
-    a.epilogue == kPlain ? finish_row<kPanelRows>(sums, a, row, unit) : finish_row<2 * kPanelRows>(sums, a, row, unit);
-}
-
-// The rows of a task by one unit: a panel, or two whose first has the gates.
-template <template <class> class Panels, class F>
-void multiply_unit(const Grouped& g, int64_t first_row, int64_t end_row, int64_t unit) {
-  const int num_panels = g.a.epilogue == kPlain ? 1 : 2;
-  const int64_t panel_bytes = F::panel_bytes(g.num_groups);
-  Panels<F> panels(g, g.a.weight + unit * num_panels * panel_bytes, num_panels, end_row - first_row);
-  alignas(64) float sums[kBlockRows * kSumsStride];
+// The rows of a task by one panel.
+template <template <class> class Panel, class F>
+void multiply_panel(const Grouped& g, int64_t first_row, int64_t end_row, int64_t i) {
+  Panel<F> panel(g, g.a.weight + i * F::panel_bytes(g.num_groups), end_row - first_row);
+  alignas(64) float sums[kBlockRows * kPanelRows];
   for (int64_t row = first_row; row < end_row; row += kBlockRows) {
     const int64_t num_rows = end_row - row < kBlockRows ? end_row - row : kBlockRows;
-    panels.multiply(g.block(row), static_cast<int>(num_rows), sums);
-    finish_rows(g.a, sums, row, num_rows, unit);
+    panel.multiply(g.block(row), static_cast<int>(num_rows), sums);
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const float* of_row = sums + r * kPanelRows;
+      finish_half(load_floats(of_row), load_floats(of_row + kLanes), g.a, row + r, i);
+    }
   }
 }
 
-// A kernel. Panels<F> is what one instruction set makes of a task's panels and multiplies blocks of rows by, which it
-// has quantized.
-template <template <class> class Panels, class F>
+// A kernel. Panel<F> is what one instruction set makes of a panel and multiplies blocks of rows by, which it has
+// quantized.
+template <template <class> class Panel, class F>
 void linear_grouped(const void* words, const Context& context) {
   constexpr int64_t kTaskRows = 128;  // activations that stay in the second-level cache while weights pass by
-  constexpr int64_t kMaxUnits = 16;
+  constexpr int64_t kMaxPanels = 16;
   const auto& a = arguments<LinearArguments>(words);
   const int64_t num_rows = num_rows_of(a.extent, context.step), num_groups = a.k / kGroup;
   const int64_t num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
@@ -168,31 +162,31 @@ void linear_grouped(const void* words, const Context& context) {
   context.pool.run(num_rows, [&](int64_t row) {
     Activations* y = g.block(row);
     for (int64_t group = 0; group < num_groups; ++group)
-      Panels<F>::quantize(a.x + row * a.x_stride + group * kGroup, y[group], static_cast<int>(row % kBlockRows));
+      Panel<F>::quantize(a.x + row * a.x_stride + group * kGroup, y[group], static_cast<int>(row % kBlockRows));
   });
 
-  const int64_t num_units = a.n / (a.epilogue == kPlain ? kPanelRows : 2 * kPanelRows);
-  const int64_t shared = num_units / (8 * context.pool.num_threads());
-  const int64_t units = shared < 1 ? 1 : shared < kMaxUnits ? shared : kMaxUnits;
-  const int64_t num_runs = (num_units + units - 1) / units;
+  const int64_t num_panels = a.n / kPanelRows;
+  const int64_t shared = num_panels / (8 * context.pool.num_threads());
+  const int64_t panels = shared < 1 ? 1 : shared < kMaxPanels ? shared : kMaxPanels;
+  const int64_t num_runs = (num_panels + panels - 1) / panels;
   const int64_t num_chunks = (num_rows + kTaskRows - 1) / kTaskRows;
   context.pool.run(num_chunks * num_runs, [&](int64_t i) {
     const int64_t first = i / num_runs * kTaskRows, end = first + kTaskRows < num_rows ? first + kTaskRows : num_rows;
-    const int64_t run = i % num_runs * units;
-    for (int64_t unit = run; unit < num_units && unit < run + units; ++unit)
-      multiply_unit<Panels, F>(g, first, end, unit);
+    const int64_t run = i % num_runs * panels;
+    for (int64_t panel = run; panel < num_panels && panel < run + panels; ++panel)
+      multiply_panel<Panel, F>(g, first, end, panel);
   });
 }
 
 // A group of kernels, for each instruction set.
-template <template <class> class Panels>
+template <template <class> class Panel>
 constexpr Entry kLinearGrouped[] = {
-    {"linear_q4", linear_grouped<Panels, Q4>},
-    {"linear_q4_zero", linear_grouped<Panels, Q4Zero>},
-    {"linear_q4_k", linear_grouped<Panels, Q4K>},
-    {"linear_q5", linear_grouped<Panels, Q5>},
-    {"linear_q6_k", linear_grouped<Panels, Q6K>},
-    {"linear_q8", linear_grouped<Panels, Q8>},
+    {"linear_q4", linear_grouped<Panel, Q4>},
+    {"linear_q4_zero", linear_grouped<Panel, Q4Zero>},
+    {"linear_q4_k", linear_grouped<Panel, Q4K>},
+    {"linear_q5", linear_grouped<Panel, Q5>},
+    {"linear_q6_k", linear_grouped<Panel, Q6K>},
+    {"linear_q8", linear_grouped<Panel, Q8>},
     {nullptr, nullptr},
 };
 

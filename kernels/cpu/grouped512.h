@@ -116,7 +116,7 @@ void multiply_packed(const uint8_t* panel, int64_t num_groups, const Activations
   }
   for (int r = 0; r < kRows; ++r)
     for (int tile = 0; tile < kPanelTiles; ++tile)
-      store_float(sums + (row + r) * kSumsStride + tile * kColumnTile, total[r][tile]);
+      store_float(sums + (row + r) * kPanelRows + tile * kColumnTile, total[r][tile]);
 }
 
 constexpr int kMaxPackedRows = 8;  // for which the registers suffice
@@ -158,25 +158,22 @@ inline void quantize_group512(const uint16_t* x, Activations& y, int row) {
   set_sums<F>(y, row, rounding.scale, sums[0], sums[1]);
 }
 
-// A task's panels, left packed.
+// A panel, left packed.
 template <class F>
-struct PackedPanels {
-  const uint8_t* panels;
-  int num_panels;
+struct PackedPanel {
+  const uint8_t* panel;
   int64_t num_groups;
 
-  PackedPanels(const Grouped& g, const uint8_t* first, int num, int64_t /*num_rows*/)
-      : panels(first), num_panels(num), num_groups(g.num_groups) {}
+  PackedPanel(const Grouped& g, const uint8_t* packed, int64_t /*num_rows*/)
+      : panel(packed), num_groups(g.num_groups) {}
 
   static void quantize(const uint16_t* x, Activations& y, int row) { quantize_group512<F>(x, y, row); }
 
-  // sums [num_rows, panels * 32] of up to 16 rows.
+  // sums [num_rows, 32] of up to 16 rows.
   void multiply(const Activations* x, int num_rows, float* sums) const {
-    for (int row = 0; row < num_rows; row += kMaxPackedRows) {
-      const int rows = num_rows - row < kMaxPackedRows ? num_rows - row : kMaxPackedRows;
-      for (int i = 0; i < num_panels; ++i)
-        multiply_packed<F>(panels + i * F::panel_bytes(num_groups), num_groups, x, row, rows, sums + i * kPanelRows);
-    }
+    for (int row = 0; row < num_rows; row += kMaxPackedRows)
+      multiply_packed<F>(panel, num_groups, x, row, num_rows - row < kMaxPackedRows ? num_rows - row : kMaxPackedRows,
+                         sums);
   }
 };
 

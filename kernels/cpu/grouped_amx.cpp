@@ -89,39 +89,36 @@ void multiply_tile(const Part<F>* weights, int64_t num_groups, const Activations
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kBlockRows; ++r) store_float(sums + r * kSumsStride, total[r]);
+  for (int r = 0; r < kBlockRows; ++r) store_float(sums + r * kPanelRows, total[r]);
 }
 
-// A task's panels: left packed for few rows, else unpacked to [panels][2 tiles][groups][parts]. The rows that a block
-// lacks are computed from what its memory happens to hold, and end with it.
+// A panel: left packed for few rows, else unpacked to [2 tiles][groups][parts]. The rows that a block lacks are computed
+// from what its memory happens to hold, and end with it.
 template <class F>
-struct TilePanels {
-  PackedPanels<F> packed;
+struct TilePanel {
+  PackedPanel<F> packed;
   Part<F>* parts = nullptr;
   bool is_first_block = true;
 
-  TilePanels(const Grouped& g, const uint8_t* first, int num, int64_t num_rows) : packed(g, first, num, num_rows) {
+  TilePanel(const Grouped& g, const uint8_t* panel, int64_t num_rows) : packed(g, panel, num_rows) {
     if (num_rows <= kFewRows) return;
     configure<F>(num_rows < kBlockRows ? static_cast<int>(num_rows) : kBlockRows);
-    const int64_t num_tiles = num * kPanelTiles;
-    const int64_t num_bytes = num_tiles * g.num_groups * F::kParts * int64_t{sizeof(Part<F>)};
+    const int64_t num_bytes = kPanelTiles * g.num_groups * F::kParts * int64_t{sizeof(Part<F>)};
     parts = reinterpret_cast<Part<F>*>(scratch(Scratch::kPanels, num_bytes));
     Part<F>* out = parts;
-    for (int64_t tile = 0; tile < num_tiles; ++tile)
-      for (int64_t group = 0; group < g.num_groups; ++group, out += F::kParts)
-        unpack_tile<F>(first + tile / kPanelTiles * F::panel_bytes(g.num_groups), group, tile % kPanelTiles, out);
+    for (int tile = 0; tile < kPanelTiles; ++tile)
+      for (int64_t group = 0; group < g.num_groups; ++group, out += F::kParts) unpack_tile<F>(panel, group, tile, out);
     see_memory(parts);
   }
 
   static void quantize(const uint16_t* x, Activations& y, int row) { quantize_group512<F>(x, y, row); }
 
-  // sums [num_rows, panels * 32] of up to 16 rows.
+  // sums [num_rows, 32] of up to 16 rows.
   void multiply(const Activations* x, int num_rows, float* sums) {
     if (num_rows <= kFewRows) return packed.multiply(x, num_rows, sums);
-    const int num_tiles = packed.num_panels * kPanelTiles;
     const int64_t parts_of_tile = packed.num_groups * F::kParts;
-    const uint8_t* following = packed.panels + packed.num_panels * F::panel_bytes(packed.num_groups);
-    for (int tile = 0; tile < num_tiles; ++tile)
+    const uint8_t* following = packed.panel + F::panel_bytes(packed.num_groups);
+    for (int tile = 0; tile < kPanelTiles; ++tile)
       multiply_tile(parts + tile * parts_of_tile, packed.num_groups, x,
                     is_first_block ? following + tile * parts_of_tile * kPartBytes<F> : nullptr,
                     sums + tile * kColumnTile);
@@ -131,6 +128,6 @@ struct TilePanels {
 
 }  // namespace
 
-extern const Entry* const kGroupedAmx = kLinearGrouped<TilePanels>;
+extern const Entry* const kGroupedAmx = kLinearGrouped<TilePanel>;
 
 }  // namespace headrace

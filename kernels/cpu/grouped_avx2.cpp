@@ -28,11 +28,11 @@ struct Avx2Dot {
 };
 
 template <class F>
-using Panels = UnpackedPanels<Avx2Dot, F>;
+using Panel = UnpackedPanel<Avx2Dot, F>;
 
 }  // namespace
 
-extern const Entry* const kGroupedAvx2 = kLinearGrouped<Panels>;
+extern const Entry* const kGroupedAvx2 = kLinearGrouped<Panel>;
 extern const Entry* const kGroupedEmbeddingAvx2 = kEmbeddingGrouped;
 
 }  // namespace headrace

@@ -3,6 +3,6 @@
 
 namespace headrace {
 
-extern const Entry* const kGroupedAvx512 = kLinearGrouped<PackedPanels>;
+extern const Entry* const kGroupedAvx512 = kLinearGrouped<PackedPanel>;
 
 }  // namespace headrace

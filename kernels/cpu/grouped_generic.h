@@ -99,32 +99,28 @@ inline void add_part(const Part<F>& weights, const Activations& x, int part, int
     for (int i = 0; i < kColumnTile; ++i) sums[i] = __builtin_fmaf(-weights.mins[i], x.sums[row], sums[i]);
 }
 
-// A task's panels, unpacked to [panels][2 tiles][groups][parts].
+// A panel, unpacked to [2 tiles][groups][parts].
 template <class Dot, class F>
-struct UnpackedPanels {
-  int num_panels;
+struct UnpackedPanel {
   int64_t num_groups;
   Part<F>* parts;
 
-  UnpackedPanels(const Grouped& g, const uint8_t* packed, int num, int64_t /*num_rows*/)
-      : num_panels(num), num_groups(g.num_groups) {
-    const int64_t num_tiles = num * kPanelTiles;
-    const int64_t num_bytes = num_tiles * num_groups * F::kParts * int64_t{sizeof(Part<F>)};
+  UnpackedPanel(const Grouped& g, const uint8_t* packed, int64_t /*num_rows*/) : num_groups(g.num_groups) {
+    const int64_t num_bytes = kPanelTiles * num_groups * F::kParts * int64_t{sizeof(Part<F>)};
     parts = reinterpret_cast<Part<F>*>(scratch(Scratch::kPanels, num_bytes));
     Part<F>* out = parts;
-    for (int64_t tile = 0; tile < num_tiles; ++tile)
+    for (int tile = 0; tile < kPanelTiles; ++tile)
       for (int64_t group = 0; group < num_groups; ++group)
-        for (int part = 0; part < F::kParts; ++part, ++out)
-          unpack_part(packed + tile / kPanelTiles * F::panel_bytes(num_groups), group, part, tile % kPanelTiles, *out);
+        for (int part = 0; part < F::kParts; ++part, ++out) unpack_part(packed, group, part, tile, *out);
   }
 
   static void quantize(const uint16_t* x, Activations& y, int row) { quantize_group<F>(x, y, row); }
 
-  // sums [num_rows, panels * 32] of up to 16 rows.
+  // sums [num_rows, 32] of up to 16 rows.
   void multiply(const Activations* x, int num_rows, float* sums) const {
     for (int row = 0; row < num_rows; ++row)
-      for (int tile = 0; tile < num_panels * kPanelTiles; ++tile)
-        multiply_tile(x, row, parts + tile * num_groups * F::kParts, sums + row * kSumsStride + tile * kColumnTile);
+      for (int tile = 0; tile < kPanelTiles; ++tile)
+        multiply_tile(x, row, parts + tile * num_groups * F::kParts, sums + row * kPanelRows + tile * kColumnTile);
   }
 
   void multiply_tile(const Activations* x, int row, const Part<F>* weights, float* sums) const {

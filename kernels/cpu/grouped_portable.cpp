@@ -15,11 +15,11 @@ struct PlainDot {
 };
 
 template <class F>
-using Panels = UnpackedPanels<PlainDot, F>;
+using Panel = UnpackedPanel<PlainDot, F>;
 
 }  // namespace
 
-extern const Entry* const kGroupedPortable = kLinearGrouped<Panels>;
+extern const Entry* const kGroupedPortable = kLinearGrouped<Panel>;
 extern const Entry* const kGroupedEmbeddingPortable = kEmbeddingGrouped;
 
 }  // namespace headrace

@@ -12,7 +12,6 @@
 namespace headrace {
 
 constexpr int64_t kInt4Group = 32;  // columns with one step and one middle
-constexpr int64_t kInt4Half = 32;   // rows, half a panel, that are packed together
 constexpr int64_t kInt4Tile = 576;  // bytes, of 16 rows and 64 columns
 constexpr int kInt4Middle = 8;      // the quant that stands for the middle
 

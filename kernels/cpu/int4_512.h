@@ -79,7 +79,7 @@ struct Int4Group {
   }
 };
 
-// sums [kRows, 32 of 64] of half a panel.
+// sums [kRows, 32] of half a panel.
 template <int kRows>
 void multiply_few(const uint8_t* tiles, const FewRows& x, int32_t* sums) {
   constexpr int64_t kFetchedAhead = 2048, kBlock = 2 * kInt4Tile;  // bytes
@@ -98,7 +98,7 @@ void multiply_few(const uint8_t* tiles, const FewRows& x, int32_t* sums) {
       }
   }
   for (int r = 0; r < kRows; ++r)
-    for (int tile = 0; tile < 2; ++tile) _mm512_storeu_si512(sums + r * kPanel + tile * 16, total[r][tile]);
+    for (int tile = 0; tile < 2; ++tile) _mm512_storeu_si512(sums + r * kHalf + tile * 16, total[r][tile]);
 }
 
 inline void multiply_few(const uint8_t* tiles, const FewRows& x, int32_t* sums) {
@@ -114,28 +114,23 @@ inline void multiply_few(const uint8_t* tiles, const FewRows& x, int32_t* sums) 
   }
 }
 
-// The columns of the result that half a panel gives, or a whole one where half of it are gates.
-template <int kRows>
-void multiply_unit(const LinearArguments& a, const FewRows& x, int64_t unit) {
-  alignas(64) int32_t sums[kFewRows * kPanel];
-  const int64_t first = unit * kRows;  // row of the weight
-  const Int4Panel panel = int4_panel(a.weight, a.k, first / kPanel);
-  const int64_t half = first % kPanel / kInt4Half;
-  for (int64_t i = 0; i < kRows / kInt4Half; ++i)
-    multiply_few(panel.tile(half + i, 0, 0), x, sums + i * kInt4Half);
+// The columns of the result that half a panel gives.
+inline void multiply_half(const LinearArguments& a, const FewRows& x, int64_t half) {
+  alignas(64) int32_t sums[kFewRows * kHalf];
+  const Int4Panel panel = int4_panel(a.weight, a.k, half / 2);
+  multiply_few(panel.tile(half % 2, 0, 0), x, sums);
   for (int64_t row = 0; row < x.num_rows; ++row)
-    finish_sums<kRows>(sums + row * kPanel, x.scales[row], panel.scales + half * kInt4Half, a, row, unit);
+    finish_sums(sums + row * kHalf, x.scales[row], panel.scales + half % 2 * kHalf, a, row, half);
 }
 
 inline void linear_few(const LinearArguments& a, const Context& context, int64_t num_rows) {
-  constexpr int64_t kMaxUnits = 16;
+  constexpr int64_t kMaxHalves = 16;
   const FewRows x = quantize_few_rows(a, num_rows, context.pool);
-  const int64_t num_units = a.n / (a.epilogue == kPlain ? kInt4Half : kPanel);
-  const int64_t shared = num_units / (kTasksPerThread * context.pool.num_threads());
-  const int64_t units = std::clamp<int64_t>(shared, 1, kMaxUnits);
-  context.pool.run(divide_up(num_units, units), [&](int64_t run) {
-    for (int64_t unit = run * units; unit < std::min(num_units, (run + 1) * units); ++unit)
-      a.epilogue == kPlain ? multiply_unit<kInt4Half>(a, x, unit) : multiply_unit<kPanel>(a, x, unit);
+  const int64_t num_halves = a.n / kHalf, shared = num_halves / (kTasksPerThread * context.pool.num_threads());
+  const int64_t halves = std::clamp<int64_t>(shared, 1, kMaxHalves);
+  context.pool.run(divide_up(num_halves, halves), [&](int64_t run) {
+    for (int64_t half = run * halves; half < std::min(num_halves, (run + 1) * halves); ++half)
+      multiply_half(a, x, half);
   });
 }
 
@@ -158,7 +153,6 @@ inline void unpack_group(const uint8_t* tile, int64_t group, int8_t* out) {
 
 // Where the panels of a weight come from, as `StoredPanels`: from int4, one at a time.
 struct UnpackedPanels {
-  static constexpr bool kAreReadInPlace = false;
   const LinearArguments& a;
   int8_t* tiles;  // of the panel loaded last
 
@@ -167,16 +161,18 @@ struct UnpackedPanels {
 
   int64_t num_bytes() const { return int4_panel_bytes(a.k); }
   const uint8_t* address(int64_t i) const { return a.weight + i * num_bytes(); }
+  const float* scales(int64_t half) const { return int4_panel(a.weight, a.k, half / 2).scales + half % 2 * kHalf; }
 
   Int8Panel load(int64_t i) const {
     const Int4Panel panel = int4_panel(a.weight, a.k, i);
     int8_t* out = tiles;
-    for (int64_t block = 0; block < a.k / kInt8Block; ++block)
-      for (int64_t tile = 0; tile < 4; ++tile)
-        for (int64_t group = 0; group < 2; ++group, out += kInt8Tile / 2)
-          unpack_group(panel.tile(tile / 2, block, tile % 2), group, out);
+    for (int64_t half = 0; half < 2; ++half)
+      for (int64_t block = 0; block < a.k / kInt8Block; ++block)
+        for (int64_t tile = 0; tile < 2; ++tile)
+          for (int64_t group = 0; group < 2; ++group, out += kInt8Tile / 2)
+            unpack_group(panel.tile(half, block, tile), group, out);
     __asm__ volatile("" ::"r"(tiles) : "memory");  // GCC's intrinsics for tiles do not say that they read
-    return {tiles, panel.scales, panel.offsets};
+    return {tiles, panel.scales, panel.offsets, kHalf * a.k};
   }
 };
 

@@ -8,7 +8,7 @@ void linear_int4(const void* words, const Context& context) {
   const auto& a = arguments<LinearArguments>(words);
   const int64_t num_rows = num_rows_of(a.extent, context.step);
   if (num_rows <= kFewRows) return linear_few(a, context, num_rows);
-  share_int8<int8_t>(a, context, 0, multiply<UnpackedPanels>);
+  multiply_int8<UnpackedPanels>(a, context);
 }
 
 }  // namespace

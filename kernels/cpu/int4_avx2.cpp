@@ -71,7 +71,7 @@ struct Strip {
   }
 };
 
-// sums [kRows, 32 of 64] of half a panel, of the rows of x from `row` on.
+// sums [kRows, 32] of half a panel, of the rows of x from `row` on.
 template <int kRows>
 void multiply_half(const uint8_t* tiles, const QuantizedRows& x, int64_t row, int32_t* sums) {
   __m256i total[kRows][kStrips];
@@ -87,7 +87,7 @@ void multiply_half(const uint8_t* tiles, const QuantizedRows& x, int64_t row, in
     }
   for (int r = 0; r < kRows; ++r)
     for (int i = 0; i < kStrips; ++i)
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kPanel + i * 8), total[r][i]);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kHalf + i * 8), total[r][i]);
 }
 
 inline void multiply_half(const uint8_t* tiles, const QuantizedRows& x, int64_t row, int64_t num_rows, int32_t* sums) {
@@ -99,32 +99,26 @@ inline void multiply_half(const uint8_t* tiles, const QuantizedRows& x, int64_t 
   }
 }
 
-// The columns of the result that half a panel gives, or a whole one where half of it are gates.
-template <int kRows>
-void multiply_unit(const LinearArguments& a, const QuantizedRows& x, int64_t begin, int64_t end, int64_t unit) {
-  alignas(64) int32_t sums[kMostRows * kPanel];
-  const int64_t first = unit * kRows;  // row of the weight
-  const Int4Panel panel = int4_panel(a.weight, a.k, first / kPanel);
-  const int64_t half = first % kPanel / kInt4Half;
+// The columns of the result that half a panel gives, of the rows of x from `begin` to `end`.
+void multiply_rows(const LinearArguments& a, const QuantizedRows& x, int64_t begin, int64_t end, int64_t half) {
+  alignas(64) int32_t sums[kMostRows * kHalf];
+  const Int4Panel panel = int4_panel(a.weight, a.k, half / 2);
   for (int64_t row = begin; row < end; row += kMostRows) {
     const int64_t num_rows = std::min<int64_t>(kMostRows, end - row);
-    for (int64_t i = 0; i < kRows / kInt4Half; ++i)
-      multiply_half(panel.tile(half + i, 0, 0), x, row, num_rows, sums + i * kInt4Half);
+    multiply_half(panel.tile(half % 2, 0, 0), x, row, num_rows, sums);
     for (int64_t i = 0; i < num_rows; ++i)
-      finish_sums<kRows>(sums + i * kPanel, x.scales[row + i], panel.scales + half * kInt4Half, a, row + i, unit);
+      finish_sums(sums + i * kHalf, x.scales[row + i], panel.scales + half % 2 * kHalf, a, row + i, half);
   }
 }
 
 void linear_int4(const void* words, const Context& context) {
   const auto& a = arguments<LinearArguments>(words);
   const int64_t num_rows = num_rows_of(a.extent, context.step);
-  const int64_t num_units = a.n / (a.epilogue == kPlain ? kInt4Half : kPanel);
+  const int64_t num_halves = a.n / kHalf;
   const QuantizedRows x = quantize_rows(a, num_rows, context.pool);
-  context.pool.run(divide_up(num_rows, kRowsTogether) * num_units, [&](int64_t task) {
-    const int64_t begin = task / num_units * kRowsTogether, end = std::min(num_rows, begin + kRowsTogether);
-    const int64_t unit = task % num_units;
-    a.epilogue == kPlain ? multiply_unit<kInt4Half>(a, x, begin, end, unit)
-                         : multiply_unit<kPanel>(a, x, begin, end, unit);
+  context.pool.run(divide_up(num_rows, kRowsTogether) * num_halves, [&](int64_t task) {
+    const int64_t begin = task / num_halves * kRowsTogether;
+    multiply_rows(a, x, begin, std::min(num_rows, begin + kRowsTogether), task % num_halves);
   });
 }
 

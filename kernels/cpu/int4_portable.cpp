@@ -10,8 +10,8 @@ struct Int4Weight {
 
   static void unpack_quad(const Int4Panel& panel, int64_t row, int64_t quad, int* out) {
     constexpr int64_t kQuads = kInt8Block / kQuad;
-    const int64_t in_half = row % kInt4Half, in_tile = in_half % kInt8TileRows, in_block = quad % kQuads;
-    const uint8_t* tile = panel.tile(row / kInt4Half, quad / kQuads, in_half / kInt8TileRows);
+    const int64_t in_half = row % kHalf, in_tile = in_half % kInt8TileRows, in_block = quad % kQuads;
+    const uint8_t* tile = panel.tile(row / kHalf, quad / kQuads, in_half / kInt8TileRows);
     const uint8_t* both = tile + (in_block / 2 * kInt8TileRows + in_tile) * kQuad;
     const uint8_t* steps = int4_steps(tile, in_block * kQuad / kInt4Group) + in_tile * 2;
     const int middle = static_cast<int8_t>(steps[1]), shift = in_block % 2 * 4;
@@ -21,8 +21,8 @@ struct Int4Weight {
   static void unpack(const Int4Panel& panel, int64_t begin, int64_t num_columns, int16_t (*rows)[kColumnsTogether]) {
     for (int64_t row = 0; row < kPanel; ++row)
       for (int64_t column = 0; column < num_columns; column += kInt4Group) {
-        const int64_t at = begin + column, in_half = row % kInt4Half;
-        const uint8_t* tile = panel.tile(row / kInt4Half, at / kInt8Block, in_half / kInt8TileRows);
+        const int64_t at = begin + column, in_half = row % kHalf;
+        const uint8_t* tile = panel.tile(row / kHalf, at / kInt8Block, in_half / kInt8TileRows);
         unpack_group(tile, in_half % kInt8TileRows, at % kInt8Block / kInt4Group, rows[row] + column);
       }
   }

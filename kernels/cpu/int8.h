@@ -20,11 +20,16 @@ constexpr int64_t kInt8Tile = kInt8TileRows * kInt8Block;  // bytes
 // As in epilogue.h, each source file has its own of what follows.
 namespace {
 
-// 64 rows of the weight: [k / 64][4 tiles][16 quads of k][16 rows][4], then what belongs to each row.
+// 64 rows of the weight: [2 halves][k / 64][2 tiles][16 quads of k][16 rows][4], then what belongs to each row.
 struct Int8Panel {
   const int8_t* tiles;
   const float* scales;     // [64]
   const int32_t* offsets;  // [64]: 128 * the sum of the row, by which products with x + 128 are too large
+  int64_t half_bytes;
+
+  const int8_t* tile(int64_t half, int64_t block, int64_t i) const {
+    return tiles + half * half_bytes + (2 * block + i) * kInt8Tile;
+  }
 };
 
 inline int64_t int8_panel_bytes(int64_t k) { return kPanel * (k + 8); }
@@ -33,7 +38,7 @@ inline Int8Panel int8_panel(const uint8_t* weight, int64_t k, int64_t i) {
   const uint8_t* panel = weight + i * int8_panel_bytes(k);
   const uint8_t* ends = panel + kPanel * k;
   return {reinterpret_cast<const int8_t*>(panel), reinterpret_cast<const float*>(ends),
-          reinterpret_cast<const int32_t*>(ends + kPanel * 4)};
+          reinterpret_cast<const int32_t*>(ends + kPanel * 4), kHalf * k};
 }
 
 // q = x / scale in bytes or wider integers, plus `shift`; 64 columns of x become the first 64 of every `block_stride`.
@@ -59,13 +64,24 @@ inline float quantize_row(const uint16_t* x, int64_t k, int shift, Integer* q, i
   return largest >= kNotFinite ? float_of(0x7FC00000) : is_usual ? range / 127.0f : 0.0f;
 }
 
-// From the integer sums of one row and the rows of the `unit`-th panel, or part of one, to what is stored.
-template <int kSums>
+// Sixteen sums, times the scales of their rows and that of x.
+inline Floats scaled(const int32_t* sums, float x_scale, const float* scales) {
+  Integers v;
+  std::memcpy(&v, sums, sizeof v);
+  return __builtin_convertvector(v, Floats) * x_scale * load_floats(scales);
+}
+
+// From the integer sums of a row of x and the `half`-th half of a panel, with the scales of its rows, to what is stored.
 inline void finish_sums(const int32_t* sums, float x_scale, const float* scales, const LinearArguments& a, int64_t row,
-                        int64_t unit) {
-  float values[kSums];
-  for (int i = 0; i < kSums; ++i) values[i] = static_cast<float>(sums[i]) * x_scale * scales[i];
-  finish_row<kSums>(values, a, row, unit);
+                        int64_t half) {
+  finish_half(scaled(sums, x_scale, scales), scaled(sums + kLanes, x_scale, scales + kLanes), a, row, half);
+}
+
+// Of both halves of a panel, side by side.
+inline void finish_panel(const int32_t* sums, float x_scale, const float* scales, const LinearArguments& a, int64_t row,
+                         int64_t panel) {
+  finish_sums(sums, x_scale, scales, a, row, 2 * panel);
+  finish_sums(sums + kHalf, x_scale, scales + kHalf, a, row, 2 * panel + 1);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@ namespace headrace {
 namespace {
 
 void linear_int8(const void* words, const Context& context) {
-  share_int8<int8_t>(arguments<LinearArguments>(words), context, 0, multiply<StoredPanels>);
+  multiply_int8<StoredPanels>(arguments<LinearArguments>(words), context);
 }
 
 }  // namespace

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kShift = 128;
 constexpr int kRows = 4;  // of x, multiplied with what is loaded of the weight
-constexpr int64_t kPrefetchDistance = 4096;
+constexpr int64_t kPrefetchDistance = 2048;     // in each half of a panel
+constexpr int64_t kRowsTogether = 256;           // that stay in the second-level cache, with a panel
 
 // The compiler, given the intrinsic, keeps the sums in memory.
 inline void add_products(__m512i& sums, __m512i x, __m512i weight) {
@@ -22,12 +23,11 @@ inline void multiply_4(const uint8_t* x, const Int8Panel& weight, int64_t k, int
   __m512i sums[kRows][4];
   for (int row = 0; row < kRows; ++row)
     for (int i = 0; i < 4; ++i) sums[row][i] = _mm512_setzero_si512();
-  const int8_t* tiles = weight.tiles;
-  for (int64_t block = 0; block < k; block += kInt8Block, x += kInt8Tile, tiles += 4 * kInt8Tile) {
+  for (int64_t block = 0; block < k; block += kInt8Block, x += kInt8Tile) {
     for (int64_t quad = 0; quad < kInt8Block; quad += kQuad) {
       __m512i columns[4];
       for (int i = 0; i < 4; ++i) {
-        const int8_t* at = tiles + i * kInt8Tile + quad * kInt8TileRows;
+        const int8_t* at = weight.tile(i / 2, block / kInt8Block, i % 2) + quad * kInt8TileRows;
         columns[i] = _mm512_load_si512(at);
         _mm_prefetch(reinterpret_cast<const char*>(at + kPrefetchDistance), _MM_HINT_T0);
       }
@@ -44,22 +44,27 @@ inline void multiply_4(const uint8_t* x, const Int8Panel& weight, int64_t k, int
                           _mm512_sub_epi32(sums[row][i], _mm512_loadu_si512(weight.offsets + i * 16)));
 }
 
-void multiply_panel(const Int8Task& task, const LinearArguments& a, const QuantizedRows& x, int64_t panel,
+// The columns of the result that a panel gives, of the rows of x from `begin` to `end`.
+void multiply_panel(const LinearArguments& a, const QuantizedRows& x, int64_t begin, int64_t end, int64_t panel,
                     const Int8Panel& weight) {
   alignas(64) int32_t sums[kRows * kPanel];
-  for (int64_t row = task.first_row; row < task.end_row; row += kRows) {
+  for (int64_t row = begin; row < end; row += kRows) {
     const int64_t in_tile = row % kInt8TileRows;
     multiply_4(x.bytes + (row - in_tile) * a.k + in_tile * kInt8Block, weight, a.k, sums);
-    for (int64_t i = 0; i < kRows && row + i < task.end_row; ++i)
-      finish_sums<kPanel>(sums + i * kPanel, x.scales[row + i], weight.scales, a, row + i, panel);
+    for (int64_t i = 0; i < kRows && row + i < end; ++i)
+      finish_panel(sums + i * kPanel, x.scales[row + i], weight.scales, a, row + i, panel);
   }
 }
 
 template <class Panels>
-void multiply(const Int8Task& task, const LinearArguments& a, const QuantizedRows& x) {
-  const Panels panels(a);
-  for (int64_t panel = task.first_panel; panel < task.end_panel; ++panel)
-    multiply_panel(task, a, x, panel, panels.load(panel));
+void multiply_int8(const LinearArguments& a, const Context& context) {
+  const int64_t num_rows = num_rows_of(a.extent, context.step), num_panels = a.n / kPanel;
+  const QuantizedRows x = quantized_rows(num_rows, a.k);
+  quantize_rows<uint8_t>(a, num_rows, kShift, x, context.pool);
+  context.pool.run(divide_up(num_rows, kRowsTogether) * num_panels, [&](int64_t task) {
+    const int64_t begin = task / num_panels * kRowsTogether, panel = task % num_panels;
+    multiply_panel(a, x, begin, std::min(num_rows, begin + kRowsTogether), panel, Panels(a).load(panel));
+  });
 }
 
 }  // namespace

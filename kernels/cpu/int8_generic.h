@@ -19,16 +19,17 @@ struct Int8Weight {
 
   static void unpack_quad(const Int8Panel& panel, int64_t row, int64_t quad, int* out) {
     constexpr int64_t kQuads = kInt8Block / kQuad;
-    const int8_t* tile = panel.tiles + (quad / kQuads * 4 + row / kInt8TileRows) * kInt8Tile;
+    const int8_t* tile = panel.tile(row / kHalf, quad / kQuads, row % kHalf / kInt8TileRows);
     const int8_t* at = tile + (quad % kQuads * kInt8TileRows + row % kInt8TileRows) * kQuad;
     for (int64_t i = 0; i < kQuad; ++i) out[i] = at[i];
   }
 
   static void unpack(const Int8Panel& panel, int64_t begin, int64_t num_columns, int16_t (*rows)[kColumnsTogether]) {
     for (int64_t row = 0; row < kPanel; ++row) {
-      const int8_t* tile = panel.tiles + begin * kPanel + row / kInt8TileRows * kInt8Tile + row % kInt8TileRows * kQuad;
+      const int8_t* tile = panel.tile(row / kHalf, begin / kInt8Block, row % kHalf / kInt8TileRows);
+      tile += row % kInt8TileRows * kQuad;
       int16_t* out = rows[row];
-      for (int64_t column = 0; column < num_columns; column += kInt8Block, tile += 4 * kInt8Tile)
+      for (int64_t column = 0; column < num_columns; column += kInt8Block, tile += 2 * kInt8Tile)
         for (int64_t quad = 0; quad < kInt8Block / kQuad; ++quad)
           for (int64_t i = 0; i < kQuad; ++i) *out++ = tile[quad * kInt8TileRows * kQuad + i];
     }
@@ -55,7 +56,7 @@ inline void multiply_panel(const LinearArguments& a, const QuantizedRows& x, int
         sums[row - begin][i] += dot(x.words + row * a.k + column, weight_rows[i], num_columns);
   }
   for (int64_t row = begin; row < end; ++row)
-    finish_sums<kPanel>(sums[row - begin], x.scales[row], weight.scales, a, row, panel);
+    finish_panel(sums[row - begin], x.scales[row], weight.scales, a, row, panel);
 }
 
 template <class Weight>

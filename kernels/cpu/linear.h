@@ -5,7 +5,7 @@
 namespace headrace {
 
 enum OutKind : int64_t { kFloat = 0, kBfloat16 = 1 };
-// Gated: of every 64 packed rows of the weight the first 32 are gates and the others what they gate, and the result has
+// Gated: of every 32 packed rows of the weight the first 16 are gates and the others what they gate, and the result has
 // half as many columns.
 enum Epilogue : int64_t { kPlain = 0, kSiluGated = 1, kGeluGated = 2 };
 
@@ -13,12 +13,12 @@ enum Epilogue : int64_t { kPlain = 0, kSiluGated = 1, kGeluGated = 2 };
 struct LinearArguments {
   int64_t extent;       // Extent
   const uint16_t* x;    // bfloat16; columns from k up to the next multiple of 64 are zeros
-  int64_t x_stride;     // elements between rows, a multiple of 64
+  int64_t x_stride;     // elements between rows, whole cache lines
   const uint8_t* weight;  // packed, as the format says
   int64_t n, k;         // multiples of 64, with what the packing added
   const float* bias;    // [n], packed as the weight's rows are; or null
   void* out;            // float or bfloat16
-  int64_t out_stride;   // elements between rows, a multiple of 64
+  int64_t out_stride;   // elements between rows, whole cache lines
   int64_t out_kind;     // OutKind
   int64_t epilogue;     // Epilogue
 };
@@ -32,7 +32,9 @@ struct EmbeddingArguments {
   int64_t out_stride;
 };
 
-constexpr int64_t kPanel = 64;  // weight rows that are packed, and computed, together
+constexpr int64_t kPanel = 64;  // weight rows that are packed together
+constexpr int64_t kHalf = 32;   // half a panel, whose results need nothing of the other half
+constexpr int64_t kGates = 16;  // of half a panel, where it is gated
 
 namespace {  // each source file compiles it for its own instruction set
 

@@ -1,16 +1,13 @@
 // Linear layers on AVX512's bfloat16 products: six rows by the 64 columns of a panel, in 24 registers.
 #include <cstring>
 
+#include "bfloat16_panels.h"
 #include "epilogue512.h"
 
 namespace headrace {
 namespace {
 
-constexpr int64_t kTileColumns = 16;                // rows of the weight, columns of the result
-constexpr int64_t kPairOfTile = kTileColumns * 2;   // elements of a pair of columns of x in a tile
-constexpr int64_t kTile = kTileColumns * 32;        // elements of a tile
-constexpr int64_t kStep = 4 * kTile;                // of 32 columns of x in a panel
-constexpr int64_t kPrefetchedAhead = 2 * kStep;
+constexpr int64_t kPrefetchedAhead = 2 * kStep;  // in each half of a panel
 constexpr int64_t kMaxRows = 6;
 
 // In assembly because GCC 12 keeps the sums of the intrinsic in memory.
@@ -25,18 +22,20 @@ inline __m512i broadcast_pair(const uint16_t* x) {
   return _mm512_set1_epi32(pair);
 }
 
-// sums [kRows, 64] of so many rows by a panel.
+// sums [2, kRows, 32] of so many rows by the halves of a panel.
 template <int kRows>
 void multiply_panel(const LinearArguments& a, const uint16_t* x, const uint16_t* weight, float* sums) {
+  const int64_t half = kHalf * a.k;  // elements
   __m512 total[kRows][4];
   for (auto& row : total)
     for (__m512& columns : row) columns = _mm512_setzero_ps();
   for (int64_t k = 0; k < a.k; k += 2) {
-    const uint16_t* pair = weight + k / 32 * kStep + k % 32 / 2 * kPairOfTile;
+    const uint16_t* pair = weight + k / kStepColumns * kStep + k % kStepColumns / 2 * kPairOfTile;
     __m512i columns[4];
     for (int j = 0; j < 4; ++j) {
-      columns[j] = _mm512_loadu_si512(pair + j * kTile);
-      _mm_prefetch(reinterpret_cast<const char*>(pair + j * kTile + kPrefetchedAhead), _MM_HINT_T0);
+      const uint16_t* column = pair + j / 2 * half + j % 2 * kTile;
+      columns[j] = _mm512_loadu_si512(column);
+      _mm_prefetch(reinterpret_cast<const char*>(column + kPrefetchedAhead), _MM_HINT_T0);
     }
     for (int r = 0; r < kRows; ++r) {
       const __m512i both = broadcast_pair(x + r * a.x_stride + k);
@@ -44,15 +43,15 @@ void multiply_panel(const LinearArguments& a, const uint16_t* x, const uint16_t*
     }
   }
   for (int r = 0; r < kRows; ++r)
-    for (int j = 0; j < 4; ++j) store_float(sums + r * kPanel + j * kTileColumns, total[r][j]);
+    for (int j = 0; j < 4; ++j) store_float(sums + (j / 2 * kRows + r) * kHalf + j % 2 * kTileColumns, total[r][j]);
 }
 
 template <int kRows>
 void multiply_rows(const LinearArguments& a, int64_t row, int64_t panel) {
   alignas(64) float sums[kRows * kPanel];
-  const auto* weight = reinterpret_cast<const uint16_t*>(a.weight) + panel * kPanel * a.k;
-  multiply_panel<kRows>(a, a.x + row * a.x_stride, weight, sums);
-  for (int r = 0; r < kRows; ++r) finish_row(a, sums + r * kPanel, row + r, panel);
+  multiply_panel<kRows>(a, a.x + row * a.x_stride, half_panel(a.weight, a.k, 2 * panel), sums);
+  for (int half = 0; half < 2; ++half)
+    for (int r = 0; r < kRows; ++r) finish_half(a, sums + (half * kRows + r) * kHalf, row + r, 2 * panel + half);
 }
 
 using MultiplyRows = void (*)(const LinearArguments&, int64_t row, int64_t panel);

@@ -6,15 +6,12 @@
 #include <cstring>
 
 #include "bfloat16.h"
+#include "bfloat16_panels.h"
 #include "linear.h"
 
 namespace headrace {
 namespace HEADRACE_SET {
 
-constexpr int64_t kTileColumns = 16;                     // rows of the weight, columns of the result
-constexpr int64_t kTileOfPair = kTileColumns * 2;        // elements of a tile in a pair of columns of x
-constexpr int64_t kTileOfStep = kTileColumns * 32;       // in the 32 columns that lie together
-constexpr int64_t kStepOfPanel = 4 * kTileOfStep;
 constexpr int64_t kMaxRows = 4;                          // computed together, for which the registers suffice
 
 // The compiler's own vectors, of whatever registers there are.
@@ -37,14 +34,14 @@ inline void add_pair(const uint16_t* x, int64_t x_stride, const uint16_t* weight
   }
 }
 
-// sums [kRows, 64], of which it fills the 16 columns of one tile.
+// sums [kRows, 32], of which it fills the 16 columns of one tile.
 template <int kRows>
 void multiply_tile(const LinearArguments& a, const uint16_t* x, const uint16_t* weight, float* sums) {
   Floats total[kRows][2] = {};
-  for (int64_t k = 0; k < a.k; k += 32, weight += kStepOfPanel)
-    for (int64_t pair = 0; pair < 16; ++pair)
-      add_pair<kRows>(x + k + 2 * pair, a.x_stride, weight + pair * kTileOfPair, total);
-  for (int r = 0; r < kRows; ++r) std::memcpy(sums + r * kPanel, total[r], sizeof total[r]);
+  for (int64_t k = 0; k < a.k; k += kStepColumns, weight += kStep)
+    for (int64_t pair = 0; pair < kStepColumns / 2; ++pair)
+      add_pair<kRows>(x + k + 2 * pair, a.x_stride, weight + pair * kPairOfTile, total);
+  for (int r = 0; r < kRows; ++r) std::memcpy(sums + r * kHalf, total[r], sizeof total[r]);
 }
 
 inline float silu(float x) { return x / (1.0f + std::exp(-x)); }
@@ -62,52 +59,50 @@ inline void store(const LinearArguments& a, int64_t row, int64_t column, float x
   }
 }
 
-// Writes one row of the result in the columns of `panel`, from its 64 sums, which it changes.
-inline void finish_panel(const LinearArguments& a, float* sums, int64_t row, int64_t panel) {
-  constexpr int64_t kHalf = kPanel / 2;
+// Writes what a row of x and the `half`-th half of a panel give, from their sums, which it changes.
+inline void finish_half(const LinearArguments& a, float* sums, int64_t row, int64_t half) {
   if (a.bias)
-    for (int64_t j = 0; j < kPanel; ++j) sums[j] += a.bias[panel * kPanel + j];
+    for (int64_t j = 0; j < kHalf; ++j) sums[j] += a.bias[half * kHalf + j];
   if (a.epilogue == kPlain) {
-    for (int64_t j = 0; j < kPanel; ++j) store(a, row, panel * kPanel + j, sums[j]);
+    for (int64_t j = 0; j < kHalf; ++j) store(a, row, half * kHalf + j, sums[j]);
     return;
   }
-  for (int64_t j = 0; j < kHalf; ++j) {
+  for (int64_t j = 0; j < kGates; ++j) {
     const float active = a.epilogue == kSiluGated ? silu(sums[j]) : gelu(sums[j]);
-    store(a, row, panel * kHalf + j, active * sums[kHalf + j]);
+    store(a, row, half * kGates + j, active * sums[kGates + j]);
   }
 }
 
 template <int kRows>
-void multiply_rows(const LinearArguments& a, int64_t row, int64_t panel) {
-  const auto* weight = reinterpret_cast<const uint16_t*>(a.weight) + panel * kPanel * a.k;
+void multiply_rows(const LinearArguments& a, int64_t row, int64_t half) {
+  const uint16_t* weight = half_panel(a.weight, a.k, half);
   const uint16_t* x = a.x + row * a.x_stride;
-  float sums[kRows * kPanel];
-  for (int64_t tile = 0; tile < kPanel / kTileColumns; ++tile)
-    multiply_tile<kRows>(a, x, weight + tile * kTileOfStep, sums + tile * kTileColumns);
-  for (int r = 0; r < kRows; ++r) finish_panel(a, sums + r * kPanel, row + r, panel);
+  float sums[kRows * kHalf];
+  for (int64_t tile = 0; tile < kHalf / kTileColumns; ++tile)
+    multiply_tile<kRows>(a, x, weight + tile * kTile, sums + tile * kTileColumns);
+  for (int r = 0; r < kRows; ++r) finish_half(a, sums + r * kHalf, row + r, half);
 }
 
 inline void linear_bf16(const void* words, const Context& context) {
   const auto& a = arguments<LinearArguments>(words);
   const int64_t num_rows = num_rows_of(a.extent, context.step);
-  context.pool.run(a.n / kPanel, [&](int64_t panel) {
+  context.pool.run(a.n / kHalf, [&](int64_t half) {
     int64_t row = 0;
-    for (; row + kMaxRows <= num_rows; row += kMaxRows) multiply_rows<kMaxRows>(a, row, panel);
-    for (; row < num_rows; ++row) multiply_rows<1>(a, row, panel);
+    for (; row + kMaxRows <= num_rows; row += kMaxRows) multiply_rows<kMaxRows>(a, row, half);
+    for (; row < num_rows; ++row) multiply_rows<1>(a, row, half);
   });
 }
 
 inline void embedding_bf16(const void* words, const Context& context) {
   const auto& a = arguments<EmbeddingArguments>(words);
-  const auto* weight = reinterpret_cast<const uint16_t*>(a.weight);
   const float scale = static_cast<float>(a.scale);
   context.pool.run(context.step.num_tokens, [&](int64_t token) {
     const int64_t id = context.step.input_ids[token];
-    const uint16_t* row = weight + id / kPanel * kPanel * a.k + id % kPanel / kTileColumns * kTileOfStep +
-                          id % kTileColumns * 2;
+    const uint16_t* row =
+        half_panel(a.weight, a.k, id / kHalf) + id % kHalf / kTileColumns * kTile + id % kTileColumns * 2;
     float* out = a.out + token * a.out_stride;
     for (int64_t k = 0; k < a.k; k += 2) {
-      const uint16_t* pair = row + k / 32 * kStepOfPanel + k % 32 / 2 * kTileOfPair;
+      const uint16_t* pair = row + k / kStepColumns * kStep + k % kStepColumns / 2 * kPairOfTile;
       out[k] = widen(pair[0]) * scale;
       out[k + 1] = widen(pair[1]) * scale;
     }

@@ -8,12 +8,12 @@ one of int8 weights.
 import torch
 from torch.nn import functional
 
-from kernels.cpu.packed import PANEL_ROWS, TILE_ROWS, PackedMatrix, interleave_gates, pad
+from kernels.cpu.packed import HALF_ROWS, PANEL_ROWS, TILE_ROWS, PackedMatrix, interleave_gates, pad
 
 GROUP = 32  # `kInt4Group`
 MIDDLE = 8  # `kInt4Middle`
 MOST_STEP = 17  # 15 times it is a byte, as some kernels need
-BLOCK_COLUMNS, HALF_ROWS, QUAD = 64, 32, 4  # `kInt8Block`, `kInt4Half`, `kQuad`
+BLOCK_COLUMNS, QUAD = 64, 4  # `kInt8Block`, `kQuad`
 SHIFT = 128  # what some kernels add to x, so that it has no sign
 LOWEST, HIGHEST = -128, 127
 ROUNDED_AT_ONCE = 1 << 17  # weights, which stay in a cache while steps are tried

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from kernels.cpu.packed import PANEL_ROWS, TILE_ROWS, PackedMatrix, interleave_gates, pad
+from kernels.cpu.packed import HALF_ROWS, PANEL_ROWS, TILE_ROWS, PackedMatrix, interleave_gates, pad
 
 BLOCK_COLUMNS, QUAD = 64, 4  # `kInt8Block`, `kQuad`
 LARGEST = 127
@@ -27,8 +27,8 @@ def _quantize(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def pack_int8(weight: torch.Tensor, scales: torch.Tensor, *, is_gated: bool = False) -> PackedMatrix:
     """`weight` int8 [n, k] and its `scales` fp32 [n] as bytes [panels, 64 * (padded k + 8)].
 
-    A panel is [blocks of 64 columns, 4 tiles, 16 quads of columns, 16 rows, 4] int8, its rows' scales, and 128 times
-    the sum of each row as int32. With `is_gated` the first half of the rows are gates, as in `interleave_gates`.
+    A panel is [2 halves, blocks of 64 columns, 2 tiles, 16 quads of columns, 16 rows, 4] int8, its rows' scales, and
+    128 times the sum of each row as int32. With `is_gated` the first half of the rows are gates, as in `interleave_gates`.
     """
     num_rows, num_columns = weight.shape
     if is_gated:
@@ -45,5 +45,5 @@ def pack_int8(weight: torch.Tensor, scales: torch.Tensor, *, is_gated: bool = Fa
 def _tiles(weight: torch.Tensor) -> torch.Tensor:
     quads = weight.view(torch.int32)  # moved together, which is faster than one by one
     num_panels, num_blocks = weight.shape[0] // PANEL_ROWS, weight.shape[1] // BLOCK_COLUMNS
-    shape = (num_panels, PANEL_ROWS // TILE_ROWS, TILE_ROWS, num_blocks, BLOCK_COLUMNS // QUAD)
-    return quads.view(shape).permute(0, 3, 1, 4, 2).flatten(1)
+    halves = (num_panels, PANEL_ROWS // HALF_ROWS, HALF_ROWS // TILE_ROWS, TILE_ROWS)
+    return quads.view(*halves, num_blocks, BLOCK_COLUMNS // QUAD).permute(0, 1, 4, 2, 5, 3).flatten(1)

@@ -21,6 +21,7 @@ from kernels.cpu.threads import Threads
 
 # Kernels read whole tiles: columns are padded with zeros to a multiple of 64, and 16 rows follow the last.
 ALIGNMENT, TILE_ROWS = 64, 16
+CACHE_LINE = 64  # bytes
 TOKENS, ROWS = 0, 1  # `Extent`
 
 NO_KERNEL = "the CPU library has no kernel {}"
@@ -147,7 +148,10 @@ class Program:
 
 
 def _padded(num_rows: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    shape = (-(-num_rows // TILE_ROWS) * TILE_ROWS + TILE_ROWS, -(-dim // ALIGNMENT) * ALIGNMENT)
+    """Whole tiles of rows, and one to spare. Between rows is an odd number of cache lines: with an even one, the rows of
+    a tile would share few of the places that a cache has for each column."""
+    lines = -(-dim // ALIGNMENT) * ALIGNMENT * dtype.itemsize // CACHE_LINE
+    shape = (-(-num_rows // TILE_ROWS) * TILE_ROWS + TILE_ROWS, (lines | 1) * CACHE_LINE // dtype.itemsize)
     return huge_pages(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
 

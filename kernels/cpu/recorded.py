@@ -30,12 +30,16 @@ def select_rows(program: Program, x: torch.Tensor) -> torch.Tensor:
 
 
 def linear(
-    program: Program, x: torch.Tensor, weight: PackedMatrix | tuple[PackedMatrix, ...], bias: torch.Tensor | None
+    program: Program,
+    x: torch.Tensor,
+    weight: PackedMatrix | tuple[PackedMatrix, ...],
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
 ) -> torch.Tensor:
     """A kernel for each part of the weight. It writes whole panels, so each part begins where one ends."""
     parts = (weight,) if isinstance(weight, PackedMatrix) else weight
     assert all(part.num_rows == part.padded_rows for part in parts[:-1]), "a part would write over the next"
-    out = program.like(x, sum(part.num_rows for part in parts), torch.float32)
+    out = program.like(x, sum(part.num_rows for part in parts), out_dtype or torch.bfloat16)
     end = 0
     for part in parts:
         begin, end = end, end + part.num_rows

@@ -25,7 +25,7 @@ inline float inverse_of(float scale) { return scale < 1e-30f ? 0.0f : 1.0f / sca
 
 // store(i, elements i to i + kLanes) of a head of Q or K.
 template <class Set, class Store>
-void rotate(const float* x, const float* norm, double eps, const float* cos_sin, int64_t dim, const Store& store) {
+void rotate(const uint16_t* x, const float* norm, double eps, const float* cos_sin, int64_t dim, const Store& store) {
   using Elements = typename Set::Elements;
   Elements factor = Set::all(1.0f);
   if (norm) {
@@ -129,13 +129,13 @@ class RotateAndStore {
     const Slot slot{step_.slots[token] / a_.block_size, step_.slots[token] % a_.block_size};
     const int64_t dim = a_.head_dim;
     const float* cos_sin = a_.table + step_.positions[token] * dim;
-    const float* x = a_.qkv + token * a_.qkv_stride;
+    const uint16_t* x = a_.qkv + token * a_.qkv_stride;
     uint16_t* q = a_.q + token * a_.q_stride;
     for (int64_t head = 0; head < a_.num_heads; ++head, x += dim, q += dim)
       rotate<Set>(x, a_.q_norm, a_.eps, cos_sin, dim, [q](int64_t i, auto elements) { Set::store(q + i, elements); });
     for (int64_t head = 0; head < a_.num_kv_heads; ++head, x += dim) {
       writer_.write_key(slot, head, [&](const auto& store) { rotate<Set>(x, a_.k_norm, a_.eps, cos_sin, dim, store); });
-      const float* v = x + a_.num_kv_heads * dim;
+      const uint16_t* v = x + a_.num_kv_heads * dim;
       writer_.write_value(slot, head, [&](const auto& store) {
         for (int64_t i = 0; i < dim; i += Set::kLanes) store(i, Set::load(v + i));
       });

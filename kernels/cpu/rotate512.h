@@ -15,10 +15,11 @@ struct Rotation512 {
 
   static __m512 all(float x) { return _mm512_set1_ps(x); }
   static __m512 load(const float* x) { return load_float(x); }
+  static __m512 load(const uint16_t* x) { return load_bfloat16(x); }
   static __m512 multiply_add(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
   static __m512 multiply_subtract(__m512 a, __m512 b, __m512 c) { return _mm512_fmsub_ps(a, b, c); }
 
-  static float sum_of_squares(const float* x, int64_t dim) {
+  static float sum_of_squares(const uint16_t* x, int64_t dim) {
     __m512 squares = _mm512_setzero_ps();
     for (int64_t i = 0; i < dim; i += 16) squares = _mm512_fmadd_ps(load(x + i), load(x + i), squares);
     return horizontal_sum(squares);

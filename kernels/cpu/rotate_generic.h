@@ -14,12 +14,13 @@ struct GenericRotation {
 
   static float all(float x) { return x; }
   static float load(const float* x) { return *x; }
+  static float load(const uint16_t* x) { return widen(*x); }
   static float multiply_add(float a, float b, float c) { return a * b + c; }
   static float multiply_subtract(float a, float b, float c) { return a * b - c; }
 
-  static float sum_of_squares(const float* x, int64_t dim) {
+  static float sum_of_squares(const uint16_t* x, int64_t dim) {
     float squares = 0.0f;
-    for (int64_t i = 0; i < dim; ++i) squares += x[i] * x[i];
+    for (int64_t i = 0; i < dim; ++i) squares += load(x + i) * load(x + i);
     return squares;
   }
 

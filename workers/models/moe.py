@@ -29,7 +29,7 @@ class MoeFeedForward:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, hidden_size] of the same."""
-        router_logits = kernels.linear(x, self.router)  # [num_tokens, num_experts]
+        router_logits = kernels.linear(x, self.router, out_dtype=torch.float32)  # [num_tokens, num_experts]
         expert_ids, expert_weights = kernels.select_experts(
             router_logits, self.num_chosen, is_normalized=self.is_normalized
         )

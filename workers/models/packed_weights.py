@@ -29,7 +29,7 @@ from workers.models.weights import Checkpoint, Weights
 
 log = logging.getLogger(__name__)
 
-LAYOUT = 3  # of the directory and its matrices; a new number packs anew
+LAYOUT = 4  # of the directory and its matrices; a new number packs anew
 ALIGNMENT = 64  # bytes
 READ_BYTES = 64 << 20  # in one piece
 GATED = "gated "  # what the keys of such matrices begin with

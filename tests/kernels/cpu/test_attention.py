@@ -68,7 +68,9 @@ class World:
         self.block_tables = shuffled[-1].repeat(len(lengths), max(num_blocks))
         for seq, blocks in enumerate(shuffled[:-1].split(num_blocks)):
             self.block_tables[seq, : len(blocks)] = blocks
-        self.qkv = [torch.randn(length, shape.num_columns, generator=generator) for length in lengths]
+        self.qkv = [
+            torch.randn(length, shape.num_columns, generator=generator).bfloat16() for length in lengths
+        ]
         self.norms = 0.5 + torch.rand(2, shape.head_dim, generator=generator) if shape.has_norms else [None, None]
         half = shape.head_dim // 2
         self.table = reference.rotary_cos_sin(torch.arange(MAX_POSITIONS), 10000.0 ** (-torch.arange(half) / half))
@@ -125,7 +127,7 @@ class World:
         """What `step` returns, by the reference in fp32 over Q, K and V rounded as the kernels round them."""
         positions, batch = self.batch(runs)
         shape, layer = self.shape, self.exact_cache[:, 1]
-        qkv = torch.cat([self.qkv[run.seq][run.start : run.end] for run in runs])
+        qkv = torch.cat([self.qkv[run.seq][run.start : run.end] for run in runs]).float()
         heads = qkv.view(len(qkv), -1, shape.head_dim)
         q, k, v = heads.split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)
         if shape.has_norms:

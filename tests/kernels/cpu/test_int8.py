@@ -142,10 +142,12 @@ def test_a_panel_holds_its_tiles_then_its_scales_then_what_the_shift_adds() -> N
     assert (packed.format, packed.num_rows, packed.num_columns) == ("int8", 70, 100)
     assert (packed.padded_rows, packed.padded_columns) == (128, 128)
     assert packed.data.shape == (2, 64 * (128 + 8)) and packed.data.is_contiguous()
-    tiles = packed.data[:, : 64 * 128].view(torch.int8).view(2, 2, 4, 16, 16, 4)
-    assert torch.equal(tiles[0, 1, 2, 3, 5], weight[2 * 16 + 5, 64 + 12 : 64 + 16])
-    assert torch.equal(tiles[1, 0, 0, 7, 5], weight[69, 28:32])
-    assert not tiles[1, :, 1:].any() and not tiles[:, 1, :, 9:].any()  # rows from 80 on, columns from 100 on
+    tiles = packed.data[:, : 64 * 128].view(torch.int8).view(2, 2, 2, 2, 16, 16, 4)  # panel, half, block, tile
+    assert torch.equal(tiles[0, 1, 1, 0, 3, 5], weight[32 + 5, 64 + 12 : 64 + 16])
+    assert torch.equal(tiles[0, 0, 1, 1, 3, 5], weight[16 + 5, 64 + 12 : 64 + 16])
+    assert torch.equal(tiles[1, 0, 0, 0, 7, 5], weight[69, 28:32])
+    assert not tiles[1, 0, :, 1].any() and not tiles[1, 1].any()  # rows from 80 on
+    assert not tiles[:, :, 1, :, 9:].any()  # columns from 100 on
     ends = packed.data[:, 64 * 128 :].view(2, 2, 64, 4)
     found_scales, offsets = ends[:, 0].view(torch.float32).flatten(), ends[:, 1].view(torch.int32).flatten()
     assert torch.equal(found_scales[:70], scales) and not found_scales[70:].any()

@@ -93,16 +93,18 @@ def test_packing_keeps_the_shape_it_was_given_beside_the_padded_one() -> None:
     packed = pack_bf16(weight)
     assert (packed.num_rows, packed.num_columns) == (257, 100)
     assert (packed.padded_rows, packed.padded_columns) == (320, 128)
-    assert packed.data.shape == (5, 4, 4, 16, 16, 2) and packed.data.is_contiguous()
-    last = packed.data[4, 3, 0, :, 0]  # row 256, columns from 96 on
+    assert packed.data.shape == (5, 2, 4, 2, 16, 16, 2) and packed.data.is_contiguous()
+    assert torch.equal(packed.data[1, 1, 2, 1, 3, 5], weight[64 + 32 + 16 + 5, 64 + 6 : 64 + 8])
+    last = packed.data[4, 0, 3, 0, :, 0]  # row 256, columns from 96 on
     assert torch.equal(last[1], weight[256, 98:]) and not last[2:].any()
 
 
-def test_gates_and_what_they_gate_lie_in_runs_of_32() -> None:
+def test_gates_and_what_they_gate_lie_in_runs_of_16() -> None:
     weight = torch.arange(2 * 40, dtype=torch.float32)[:, None] + 1  # gates 1 to 40, others 41 to 80
     packed = pack_bf16(weight, is_gated=True)
     assert (packed.num_rows, packed.padded_rows) == (80, 128)
-    rows = packed.data[:, 0, :, 0, :, 0].flatten().tolist()
-    assert rows[:32] == list(range(1, 33)) and rows[32:64] == list(range(41, 73))
-    assert rows[64:72] == list(range(33, 41)) and not any(rows[72:96])
-    assert rows[96:104] == list(range(73, 81)) and not any(rows[104:])
+    rows = packed.data[:, :, 0, :, 0, :, 0].flatten().tolist()
+    assert rows[:16] == list(range(1, 17)) and rows[16:32] == list(range(41, 57))
+    assert rows[32:48] == list(range(17, 33)) and rows[48:64] == list(range(57, 73))
+    assert rows[64:72] == list(range(33, 41)) and not any(rows[72:80])
+    assert rows[80:88] == list(range(73, 81)) and not any(rows[88:])
