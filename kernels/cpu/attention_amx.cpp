@@ -57,6 +57,8 @@ class AmxProducts {
     scored_ = &tile, scores_ = scores;
     scoring_ = {(tile.num_groups + 1) / 2, head_dim_ / kElements};
     num_steps_ += scoring_.num_steps();
+    ahead_ = tile.ahead;
+    num_fetched_ = ahead_.num_lines() / std::max<int64_t>(1, num_steps_ - num_done_) + 1;
   }
 
   // Starts sums += weights @ values.
@@ -96,6 +98,7 @@ class AmxProducts {
 
   void step() {
     ++num_done_;
+    ahead_.fetch(num_fetched_);
     if (!adding_.is_done())
       has_two_ ? add_step<true>() : add_step<false>();
     else
@@ -172,7 +175,9 @@ class AmxProducts {
   const uint16_t* weights_ = nullptr;
   float* scores_ = nullptr;
   Batches scoring_, adding_;
+  Ahead ahead_;
   int64_t num_done_ = 0, num_steps_ = 0;
+  int64_t num_fetched_ = 0;  // lines, at every step
 };
 
 struct AmxAttention : Rows512 {

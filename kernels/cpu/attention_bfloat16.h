@@ -16,6 +16,8 @@ class Bfloat16Cache {
 
   struct Memory {
     std::vector<CacheLine> last_values;  // bfloat16 [block_size / 2, head_dim, 2]: zeros past the context
+    Blocks<uint16_t> coming;             // the next task's first tile
+    bool is_fetching;
 
     void reserve(int64_t head_dim, int64_t block_size) {
       reserve_bytes(last_values, block_size * head_dim * sizeof(uint16_t));
@@ -23,25 +25,34 @@ class Bfloat16Cache {
   };
 
   explicit Bfloat16Cache(const AttentionArguments& a)
-      : kv_(static_cast<const uint16_t*>(a.kv)), layout_{a.block_stride, a.block_size, a.head_dim} {}
+      : heads_{static_cast<const uint16_t*>(a.kv), {a.block_stride, a.block_size, a.head_dim}} {}
 
-  void begin(const Queries& /*queries*/, Memory& /*memory*/) const {}
-  void expect(const Queries& /*queries*/, const int32_t* /*table*/, int64_t /*first_key*/, Memory& /*memory*/) const {}
+  // Keys that several tasks have are in a cache when most of these come.
+  void begin(const Queries& queries, Memory& memory) const { memory.is_fetching = !queries.is_one_of_several(); }
+
+  // The keys from `first_key` on are what the thread is likely to read after this task.
+  void expect(const Queries& queries, const int32_t* table, int64_t first_key, Memory& memory) const {
+    memory.coming = heads_.tile(queries, table, first_key, queries.context_len);
+  }
 
   // The blocks from `first_key` on that are of one tile and before `end`.
   Tile tile(const Queries& queries, const int32_t* table, int64_t first_key, int64_t end, Memory& memory) const {
+    const Blocks<uint16_t> blocks = heads_.tile(queries, table, first_key, end);
     Tile tile;
-    tile.first_key = first_key, tile.num_groups = 0, tile.num_blocks = 0;
-    for (int64_t key = first_key; key < std::min(end, first_key + kKeyTile); key += layout_.block_size) {
-      const uint16_t* head = layout_.head(kv_, table[key / layout_.block_size], queries.kv_head);
-      for (int64_t offset = 0; offset < layout_.block_size; offset += kGroup)
-        tile.keys[tile.num_groups++] = layout_.group(head, offset);
-      const uint16_t* values = layout_.values(head);
-      const int64_t num_written = queries.context_len - key;
-      const bool is_written = num_written >= layout_.block_size;
-      tile.values[tile.num_blocks++] = is_written ? values : copy_written(values, num_written, memory);
+    tile.first_key = first_key, tile.num_groups = 0, tile.num_blocks = blocks.num;
+    for (int64_t block = 0; block < blocks.num; ++block) {
+      const uint16_t* head = blocks.heads[block];
+      for (int64_t offset = 0; offset < layout().block_size; offset += kGroup)
+        tile.keys[tile.num_groups++] = layout().group(head, offset);
+      const uint16_t* values = layout().values(head);
+      const int64_t num_written = queries.context_len - (first_key + block * layout().block_size);
+      const bool is_written = num_written >= layout().block_size;
+      tile.values[block] = is_written ? values : copy_written(values, num_written, memory);
     }
     tile.num_keys = tile.num_groups * kGroup;
+    if (!memory.is_fetching) return tile;
+    const Blocks<uint16_t> following = heads_.tile(queries, table, first_key + kKeyTile, end);
+    tile.ahead = {following.num ? following : memory.coming, layout().head_size() * int64_t{sizeof(uint16_t)}};
     return tile;
   }
 
@@ -52,20 +63,21 @@ class Bfloat16Cache {
   static const float* const* value_scales(const Tile& /*tile*/) { return nullptr; }
 
  private:
+  const Layout& layout() const { return heads_.layout; }
+
   // Slots past the context may hold anything, and no weight makes a NaN a zero.
   const uint16_t* copy_written(const uint16_t* values, int64_t num_written, Memory& memory) const {
     uint16_t* copy = reinterpret_cast<uint16_t*>(memory.last_values.data());
-    const int64_t head_dim = layout_.head_dim;
+    const int64_t head_dim = layout().head_dim;
     const int64_t num_whole = num_written / 2 * 2 * head_dim;  // elements of pairs that are written
     std::memcpy(copy, values, num_whole * sizeof(uint16_t));
-    std::memset(copy + num_whole, 0, (layout_.block_size * head_dim - num_whole) * sizeof(uint16_t));
+    std::memset(copy + num_whole, 0, (layout().block_size * head_dim - num_whole) * sizeof(uint16_t));
     if (num_written % 2)
       for (int64_t i = 0; i < head_dim; ++i) copy[num_whole + i * 2] = values[num_whole + i * 2];
     return copy;
   }
 
-  const uint16_t* const kv_;
-  const Layout layout_;
+  const PagedHeads<uint16_t, Layout> heads_;
 };
 
 }  // namespace

@@ -96,8 +96,8 @@ class Attention {
       rows.position[row] = queries.position(row);
     }
     std::fill_n(rows.max, kTaskRows, kNoScore);
-    std::memset(scratch.sums, 0, kTaskRows * a_.head_dim * sizeof(float));
-    std::memset(scratch.totals, 0, kTaskRows * kGroup * sizeof(float));
+    std::memset(scratch.sums, 0, queries.num_rows * a_.head_dim * sizeof(float));
+    std::memset(scratch.totals, 0, queries.num_rows * kGroup * sizeof(float));
   }
 
   int64_t visible_from(int64_t position) const {

@@ -16,9 +16,7 @@ template <class Set>
 class Int8Cache {
  public:
   struct Tile : KeyTile {
-    const int8_t* heads[kKeyTile / kGroup];        // of each block
-    const int8_t* ahead[kKeyTile / kGroup];        // of the blocks of the next tile, to be fetched meanwhile
-    int64_t num_ahead;
+    Blocks<int8_t> blocks, following;  // and those of the next tile, which are fetched meanwhile
     const float* key_scales[kKeyTile / kGroup];    // of each group, [16]
     const float* value_scales[kKeyTile / kGroup];  // the same
   };
@@ -30,8 +28,7 @@ class Int8Cache {
     int64_t call = 0, seq = 0, kv_head = 0;       // whose they are
     int64_t head_dim, block_size;
     float* last_scales;  // [block_size]: zeros past the context
-    const int8_t* coming[kKeyTile / kGroup];  // of the blocks of the next task's first tile
-    int64_t num_coming;
+    Blocks<int8_t> coming;  // the next task's first tile
 
     void reserve(int64_t head_dim, int64_t block_size) { this->head_dim = head_dim, this->block_size = block_size; }
 
@@ -49,49 +46,40 @@ class Int8Cache {
   };
 
   explicit Int8Cache(const AttentionArguments& a)
-      : kv_(static_cast<const int8_t*>(a.kv)), layout_{a.block_stride, a.block_size, a.head_dim}, call_(++num_calls) {}
+      : heads_{static_cast<const int8_t*>(a.kv), {a.block_stride, a.block_size, a.head_dim}}, call_(++num_calls) {}
 
   // Keeps what the memory holds where the task before had the same keys, as those of one head of a chunk do.
   void begin(const Queries& queries, Memory& memory) const {
-    const int64_t num_rows = (queries.context_len - queries.first_position) * queries.num_shared;
-    const bool has_more_tasks = num_rows > kTaskRows;
-    if (has_more_tasks && memory.call == call_ && memory.seq == queries.seq && memory.kv_head == queries.kv_head)
+    const bool is_one = queries.is_one_of_several();
+    if (is_one && memory.call == call_ && memory.seq == queries.seq && memory.kv_head == queries.kv_head)
       return;
     memory.call = call_, memory.seq = queries.seq, memory.kv_head = queries.kv_head;
-    memory.hold(has_more_tasks ? std::max(kNumWorking, kKeptBytes / (2 * memory.size() * 2)) : kNumWorking);
+    memory.hold(is_one ? std::max(kNumWorking, kKeptBytes / (2 * memory.size() * 2)) : kNumWorking);
   }
 
   // The keys from `first_key` on are what the thread is likely to read after this task.
   void expect(const Queries& queries, const int32_t* table, int64_t first_key, Memory& memory) const {
-    memory.num_coming = 0;
-    const int64_t end = std::min(queries.context_len, first_key + kKeyTile);
-    for (int64_t key = first_key; key < end; key += layout_.block_size)
-      memory.coming[memory.num_coming++] = head_at(queries, table, key);
+    memory.coming = heads_.tile(queries, table, first_key, queries.context_len);
   }
 
   // The blocks from `first_key` on that are of one tile and before `end`.
   Tile tile(const Queries& queries, const int32_t* table, int64_t first_key, int64_t end, Memory& memory) const {
     Tile tile;
-    tile.first_key = first_key, tile.num_groups = 0, tile.num_blocks = 0;
-    for (int64_t key = first_key; key < std::min(end, first_key + kKeyTile); key += layout_.block_size) {
-      const int8_t* head = head_at(queries, table, key);
-      const float* value_scales = layout_.value_scales(head);
-      const int64_t num_written = queries.context_len - key;
-      if (num_written < layout_.block_size) value_scales = copy_written(value_scales, num_written, memory);
-      for (int64_t offset = 0; offset < layout_.block_size; offset += kGroup, ++tile.num_groups) {
-        tile.key_scales[tile.num_groups] = layout_.key_scales(head) + offset;
+    tile.first_key = first_key, tile.num_groups = 0;
+    tile.blocks = heads_.tile(queries, table, first_key, end), tile.num_blocks = tile.blocks.num;
+    for (int64_t block = 0; block < tile.num_blocks; ++block) {
+      const int8_t* head = tile.blocks.heads[block];
+      const float* value_scales = layout().value_scales(head);
+      const int64_t num_written = queries.context_len - (first_key + block * layout().block_size);
+      if (num_written < layout().block_size) value_scales = copy_written(value_scales, num_written, memory);
+      for (int64_t offset = 0; offset < layout().block_size; offset += kGroup, ++tile.num_groups) {
+        tile.key_scales[tile.num_groups] = layout().key_scales(head) + offset;
         tile.value_scales[tile.num_groups] = value_scales + offset;
       }
-      tile.heads[tile.num_blocks++] = head;
     }
     tile.num_keys = tile.num_groups * kGroup;
-    tile.num_ahead = 0;
-    for (int64_t key = first_key + kKeyTile; key < std::min(end, first_key + 2 * kKeyTile); key += layout_.block_size)
-      tile.ahead[tile.num_ahead++] = head_at(queries, table, key);
-    if (tile.num_ahead == 0) {
-      tile.num_ahead = memory.num_coming;
-      std::copy_n(memory.coming, tile.num_ahead, tile.ahead);
-    }
+    tile.following = heads_.tile(queries, table, first_key + kKeyTile, end);
+    if (tile.following.num == 0) tile.following = memory.coming;
     // Weights are made of two groups at a time. What a group that is not there gets is read by no product.
     if (tile.num_groups % 2) tile.value_scales[tile.num_groups] = tile.value_scales[tile.num_groups - 1];
     return tile;
@@ -100,29 +88,29 @@ class Int8Cache {
   // Calls pace(done, all) between parts: other work goes on meanwhile.
   template <class Pace>
   void load_keys(Tile& tile, Memory& memory, const Pace& pace) const {
-    const int64_t slot = slot_of(tile, memory), size = layout_.block_size * layout_.head_dim;
+    const int64_t slot = slot_of(tile, memory), size = layout().block_size * layout().head_dim;
     for (int64_t group = 0; group < tile.num_groups; ++group)
-      tile.keys[group] = memory.keys(slot) + group * kGroup * layout_.head_dim;
+      tile.keys[group] = memory.keys(slot) + group * kGroup * layout().head_dim;
     if (!claim(memory.held_keys[slot], tile)) return;
-    for (int64_t block = 0; block < tile.num_ahead || block < tile.num_blocks; ++block) {
-      if (block < tile.num_ahead) prefetch(layout_.group(tile.ahead[block], 0), size);
+    for (int64_t block = 0; block < tile.following.num || block < tile.num_blocks; ++block) {
+      if (block < tile.following.num) fetch(layout().group(tile.following.heads[block], 0), size);
       if (block >= tile.num_blocks) continue;
       uint16_t* to = memory.keys(slot) + block * size;
-      for (int64_t offset = 0; offset < layout_.block_size; offset += kGroup, to += kGroup * layout_.head_dim)
-        Set::widen_keys(layout_.group(tile.heads[block], offset), layout_.head_dim, to);
+      for (int64_t offset = 0; offset < layout().block_size; offset += kGroup, to += kGroup * layout().head_dim)
+        Set::widen_keys(layout().group(tile.blocks.heads[block], offset), layout().head_dim, to);
       pace(block + 1, tile.num_blocks);
     }
   }
 
   void load_values(Tile& tile, Memory& memory) const {
-    const int64_t slot = slot_of(tile, memory), size = layout_.block_size * layout_.head_dim;
+    const int64_t slot = slot_of(tile, memory), size = layout().block_size * layout().head_dim;
     for (int64_t block = 0; block < tile.num_blocks; ++block) tile.values[block] = memory.values(slot) + block * size;
     if (!claim(memory.held_values[slot], tile)) return;
-    for (int64_t block = 0; block < tile.num_ahead || block < tile.num_blocks; ++block) {
-      if (block < tile.num_ahead) prefetch(layout_.value(tile.ahead[block], 0), layout_.head_size() - size);
+    for (int64_t block = 0; block < tile.following.num || block < tile.num_blocks; ++block) {
+      if (block < tile.following.num) fetch(layout().value(tile.following.heads[block], 0), layout().head_size() - size);
       if (block >= tile.num_blocks) continue;
-      const int8_t* values = layout_.value(tile.heads[block], 0);
-      Set::widen_values(values, layout_.block_size, layout_.head_dim, memory.values(slot) + block * size);
+      const int8_t* values = layout().value(tile.blocks.heads[block], 0);
+      Set::widen_values(values, layout().block_size, layout().head_dim, memory.values(slot) + block * size);
     }
   }
 
@@ -137,9 +125,7 @@ class Int8Cache {
   static constexpr int64_t kNumWorking = 1;                // slots for tiles that are not kept
   static constexpr int64_t kKeptBytes = int64_t{1} << 20;  // of keys and values; fetching more costs what widening does
 
-  const int8_t* head_at(const Queries& queries, const int32_t* table, int64_t key) const {
-    return layout_.head(kv_, table[key / layout_.block_size], queries.kv_head);
-  }
+  const Int8Layout& layout() const { return heads_.layout; }
 
   // The first tiles of a sequence are kept.
   int64_t slot_of(const Tile& tile, const Memory& memory) const {
@@ -155,22 +141,20 @@ class Int8Cache {
     return true;
   }
 
-  static void prefetch(const int8_t* from, int64_t num_bytes) {
-    constexpr int kToRead = 0, kIntoSecondLevel = 2;
-    for (int64_t i = 0; i < num_bytes; i += sizeof(CacheLine)) __builtin_prefetch(from + i, kToRead, kIntoSecondLevel);
+  static void fetch(const int8_t* from, int64_t num_bytes) {
+    for (int64_t i = 0; i < num_bytes; i += sizeof(CacheLine)) fetch_line(from + i);
   }
 
   // Slots past the context may hold anything, and no weight makes a NaN a zero. An int8 is none.
   const float* copy_written(const float* scales, int64_t num_written, Memory& memory) const {
     std::copy_n(scales, num_written, memory.last_scales);
-    std::fill_n(memory.last_scales + num_written, layout_.block_size - num_written, 0.0f);
+    std::fill_n(memory.last_scales + num_written, layout().block_size - num_written, 0.0f);
     return memory.last_scales;
   }
 
   static std::atomic<int64_t> num_calls;
 
-  const int8_t* const kv_;
-  const Int8Layout layout_;
+  const PagedHeads<int8_t, Int8Layout> heads_;
   const int64_t call_;  // tells one attention from all others: in the next step the same block is another's
 };
 

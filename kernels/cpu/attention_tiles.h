@@ -1,5 +1,6 @@
 // What a task of attention works on: its rows, tiles of keys, and the memory between its two products.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -29,6 +30,65 @@ struct Queries : Task {
   int64_t token(int64_t row) const { return first_token + (first_row + row) / num_shared; }
   int64_t head(int64_t row) const { return kv_head * num_shared + (first_row + row) % num_shared; }
   int64_t position(int64_t row) const { return first_position + (first_row + row) / num_shared; }
+  // Whether other tasks have the same keys.
+  bool is_one_of_several() const { return (context_len - first_position) * num_shared > kTaskRows; }
+};
+
+// The blocks of a tile, of one KV head, in a cache of T.
+template <class T>
+struct Blocks {
+  const T* heads[kKeyTile / kGroup];
+  int64_t num = 0;
+};
+
+// Where they are.
+template <class T, class Layout>
+struct PagedHeads {
+  const T* const kv;
+  const Layout layout;
+
+  const T* at(const Queries& queries, const int32_t* table, int64_t key) const {
+    return layout.head(kv, table[key / layout.block_size], queries.kv_head);
+  }
+
+  // The blocks from `first_key` on that are of one tile and before `end`.
+  Blocks<T> tile(const Queries& queries, const int32_t* table, int64_t first_key, int64_t end) const {
+    Blocks<T> blocks;
+    for (int64_t key = first_key; key < std::min(end, first_key + kKeyTile); key += layout.block_size)
+      blocks.heads[blocks.num++] = at(queries, table, key);
+    return blocks;
+  }
+};
+
+// Into the second-level cache.
+inline void fetch_line(const void* line) {
+  constexpr int kToRead = 0, kIntoSecondLevel = 2;
+  __builtin_prefetch(line, kToRead, kIntoSecondLevel);
+}
+
+// What is fetched from memory, a few lines at a time, while other things are computed.
+class Ahead {
+ public:
+  Ahead() = default;
+  template <class T>
+  Ahead(const Blocks<T>& blocks, int64_t num_bytes) : num_left_(blocks.num), num_bytes_(num_bytes) {
+    std::copy_n(blocks.heads, blocks.num, heads_);
+  }
+
+  int64_t num_lines() const { return num_left_ * num_bytes_ / kLine; }
+
+  void fetch(int64_t num_lines) {
+    for (; num_lines > 0 && done_ < num_bytes_ && num_left_; --num_lines) {
+      fetch_line(static_cast<const uint8_t*>(heads_[at_]) + done_);
+      if (++at_ == num_left_) at_ = 0, done_ += kLine;
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+
+  const void* heads_[kKeyTile / kGroup];
+  int64_t num_left_ = 0, num_bytes_ = 0, done_ = 0, at_ = 0;
 };
 
 // Consecutive keys and their values: whole blocks.
@@ -36,6 +96,7 @@ struct KeyTile {
   int64_t first_key, num_keys, num_groups, num_blocks;
   const uint16_t* keys[kKeyTile / kGroup];    // of each group
   const uint16_t* values[kKeyTile / kGroup];  // of each block
+  Ahead ahead;
 };
 
 // Which keys of a tile a row sees: [begin, end).

@@ -28,7 +28,8 @@ def pack_int8(weight: torch.Tensor, scales: torch.Tensor, *, is_gated: bool = Fa
     """`weight` int8 [n, k] and its `scales` fp32 [n] as bytes [panels, 64 * (padded k + 8)].
 
     A panel is [2 halves, blocks of 64 columns, 2 tiles, 16 quads of columns, 16 rows, 4] int8, its rows' scales, and
-    128 times the sum of each row as int32. With `is_gated` the first half of the rows are gates, as in `interleave_gates`.
+    128 times the sum of each row as int32. With `is_gated` the first half of the rows are gates, as in
+    `interleave_gates`.
     """
     num_rows, num_columns = weight.shape
     if is_gated:

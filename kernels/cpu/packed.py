@@ -34,7 +34,12 @@ def pack_bf16(weight: torch.Tensor, *, is_gated: bool = False) -> PackedMatrix:
     padded_rows, padded_columns = rows.shape
     pairs = rows.view(torch.int32)  # moved together, which is faster than one by one
     halves = (padded_rows // PANEL_ROWS, PANEL_ROWS // HALF_ROWS, HALF_ROWS // TILE_ROWS, TILE_ROWS)
-    data = pairs.view(*halves, padded_columns // STEP_COLUMNS, -1).permute(0, 1, 4, 2, 5, 3).contiguous().view(torch.bfloat16)
+    data = (
+        pairs.view(*halves, padded_columns // STEP_COLUMNS, -1)
+        .permute(0, 1, 4, 2, 5, 3)
+        .contiguous()
+        .view(torch.bfloat16)
+    )
     return PackedMatrix(
         "bf16", data.view(*data.shape[:-1], TILE_ROWS, 2), num_rows, num_columns, padded_rows, padded_columns, is_gated
     )

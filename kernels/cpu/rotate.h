@@ -117,10 +117,11 @@ class RotateAndStore {
       : a_(arguments), step_(step), writer_(arguments) {}
 
   void run(Pool& pool) const {
-    constexpr int64_t kTokens = 4;  // of a task
-    const int64_t num_tokens = step_.num_tokens;
-    pool.run((num_tokens + kTokens - 1) / kTokens, [&](int64_t task) {
-      for (int64_t token = task * kTokens; token < std::min(num_tokens, (task + 1) * kTokens); ++token) run(token);
+    // The keys of 16 tokens share cache lines: of a prompt's, one thread writes them.
+    const int64_t num_tokens = step_.num_tokens, shared = num_tokens / (4 * pool.num_threads());
+    const int64_t tokens = std::clamp<int64_t>(shared, 1, kGroup);  // of a task
+    pool.run((num_tokens + tokens - 1) / tokens, [&](int64_t task) {
+      for (int64_t token = task * tokens; token < std::min(num_tokens, (task + 1) * tokens); ++token) run(token);
     });
   }
 

@@ -108,6 +108,7 @@ class Multiplier {
     const int64_t num_chunks = num_steps <= kMaxWholeSteps ? 1 : divide_up(num_steps, kChunkSteps);
     const int64_t chunk_steps = divide_up(num_steps, num_chunks);
     num_fetched_ = divide_up(format_.panel_bytes() / kLine, 2 * num_steps * num_groups);
+    num_finished_ = divide_up(kGroupRows, chunk_steps);
     const uint8_t* weight = format_.load(panel);
     for (int half = 0; half < 2; ++half)
       for (int64_t step = 0; step < num_steps; step += chunk_steps) {
@@ -138,7 +139,7 @@ class Multiplier {
   // What else is done at each step: the tiles alone would leave the rest of the processor idle.
   void work_beside() {
     stream_.fetch(num_fetched_);
-    pending_.finish(format_, 2);
+    pending_.finish(format_, num_finished_);
   }
 
   void multiply_pair(const uint8_t* x, const uint8_t* weight, int64_t num_steps, const Sum* sums, Sum* out) {
@@ -165,7 +166,7 @@ class Multiplier {
   Stream<Format>& stream_;
   const TiledRows x_;
   Pending<Format> pending_;
-  int64_t num_fetched_ = 0;  // lines, at every step
+  int64_t num_fetched_ = 0, num_finished_ = 0;  // lines and rows, at every step
   bool is_odd_ = false;
   alignas(kLine) Sum finished_[2][kGroupRows * kHalf];  // of those last multiplied, and of those before
   alignas(kLine) Sum sums_[kMaxBlockRows * kHalf];      // of the block's rows, between chunks

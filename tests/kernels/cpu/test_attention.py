@@ -68,9 +68,7 @@ class World:
         self.block_tables = shuffled[-1].repeat(len(lengths), max(num_blocks))
         for seq, blocks in enumerate(shuffled[:-1].split(num_blocks)):
             self.block_tables[seq, : len(blocks)] = blocks
-        self.qkv = [
-            torch.randn(length, shape.num_columns, generator=generator).bfloat16() for length in lengths
-        ]
+        self.qkv = [torch.randn(length, shape.num_columns, generator=generator).bfloat16() for length in lengths]
         self.norms = 0.5 + torch.rand(2, shape.head_dim, generator=generator) if shape.has_norms else [None, None]
         half = shape.head_dim // 2
         self.table = reference.rotary_cos_sin(torch.arange(MAX_POSITIONS), 10000.0 ** (-torch.arange(half) / half))
