@@ -58,7 +58,12 @@ class AmxProducts {
     scoring_ = {(tile.num_groups + 1) / 2, head_dim_ / kElements};
     num_steps_ += scoring_.num_steps();
     ahead_ = tile.ahead;
-    num_fetched_ = ahead_.num_lines() / std::max<int64_t>(1, num_steps_ - num_done_) + 1;
+    // What the next task begins with is fetched until this one ends: beside the values of this tile, and of the one
+    // before it.
+    const int64_t values = head_dim_ / kElements * tile.num_blocks;
+    const int64_t later = ahead_.is_of_next_task() ? (is_first_ ? values : 2 * values) : 0;
+    num_fetched_ = ahead_.num_lines() / (num_steps_ - num_done_ + later) + 1;
+    is_first_ = false;
   }
 
   // Starts sums += weights @ values.
@@ -178,6 +183,7 @@ class AmxProducts {
   Ahead ahead_;
   int64_t num_done_ = 0, num_steps_ = 0;
   int64_t num_fetched_ = 0;  // lines, at every step
+  bool is_first_ = true;     // no tile was scored before
 };
 
 struct AmxAttention : Rows512 {

@@ -52,7 +52,9 @@ class Bfloat16Cache {
     tile.num_keys = tile.num_groups * kGroup;
     if (!memory.is_fetching) return tile;
     const Blocks<uint16_t> following = heads_.tile(queries, table, first_key + kKeyTile, end);
-    tile.ahead = {following.num ? following : memory.coming, layout().head_size() * int64_t{sizeof(uint16_t)}};
+    const bool is_last = following.num == 0;
+    const int64_t head_bytes = layout().head_size() * int64_t{sizeof(uint16_t)};
+    tile.ahead = {is_last ? memory.coming : following, head_bytes, is_last};
     return tile;
   }
 

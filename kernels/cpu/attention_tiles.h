@@ -71,10 +71,12 @@ class Ahead {
  public:
   Ahead() = default;
   template <class T>
-  Ahead(const Blocks<T>& blocks, int64_t num_bytes) : num_left_(blocks.num), num_bytes_(num_bytes) {
+  Ahead(const Blocks<T>& blocks, int64_t num_bytes, bool is_of_next_task)
+      : num_left_(blocks.num), num_bytes_(num_bytes), is_of_next_task_(is_of_next_task) {
     std::copy_n(blocks.heads, blocks.num, heads_);
   }
 
+  bool is_of_next_task() const { return is_of_next_task_; }
   int64_t num_lines() const { return num_left_ * num_bytes_ / kLine; }
 
   void fetch(int64_t num_lines) {
@@ -89,6 +91,7 @@ class Ahead {
 
   const void* heads_[kKeyTile / kGroup];
   int64_t num_left_ = 0, num_bytes_ = 0, done_ = 0, at_ = 0;
+  bool is_of_next_task_ = false;
 };
 
 // Consecutive keys and their values: whole blocks.

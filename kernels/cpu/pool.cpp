@@ -10,7 +10,7 @@ namespace headrace {
 namespace {
 
 // Long enough to see another thread's work without sleep, short enough to let a descheduled one have the core.
-constexpr int kSpinsBeforeYield = 4096;
+constexpr int kSpinsBeforeYield = 256;
 
 // Makes what was stored past the caches visible before what is stored next.
 void fence() {

@@ -148,8 +148,8 @@ class Program:
 
 
 def _padded(num_rows: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """Whole tiles of rows, and one to spare. Between rows is an odd number of cache lines: with an even one, the rows of
-    a tile would share few of the places that a cache has for each column."""
+    """Whole tiles of rows, and one to spare. From row to row is an odd number of cache lines: with an even one the rows
+    of a tile would share few of the places that a cache has for each column."""
     lines = -(-dim // ALIGNMENT) * ALIGNMENT * dtype.itemsize // CACHE_LINE
     shape = (-(-num_rows // TILE_ROWS) * TILE_ROWS + TILE_ROWS, (lines | 1) * CACHE_LINE // dtype.itemsize)
     return huge_pages(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
