@@ -43,29 +43,30 @@ inline Floats load_floats(const float* x) {
 }
 inline Words choose(Words is_first, Words first, Words second) { return (is_first & first) | (~is_first & second); }
 
-// Within 3e-7 of exp(x), relatively, for x from -87 to 87, and as at these bounds beyond them. For the method see
-// vector512.h, but without fused operations, which the portable kernels lack.
-inline Floats exponential(Floats x) {
-  const Words magnitude = words_of(x) & 0x7FFFFFFFu, bound = Words{} + 0x42AE0000u;  // 87
+// 2^x within 3e-7 of it, relatively, for x from -125 to 125, and as at these bounds beyond them. x = n + f, where
+// |f| <= 1/2: the polynomial is that of the Cephes library, without fused operations, which the portable kernels lack,
+// and n is added to its exponent.
+inline Floats power_of_two(Floats x) {
+  const Words magnitude = words_of(x) & 0x7FFFFFFFu, bound = Words{} + 0x42FA0000u;  // 125
   const Words bounded = choose(reinterpret_cast<Words>(magnitude < bound), magnitude, bound);
   x = floats_of(bounded | (words_of(x) & 0x80000000u));
-  const Floats shifted = x * 1.44269504f + kRounder;
-  const Floats n = shifted - kRounder;
-  const Floats r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  Floats p = r * 1.9875691500e-4f;
-  p = p + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = (p * (r * r) + r) + 1.0f;
-  return p * floats_of((words_of(shifted) - kRounderBits + 127u) << 23);
+  const Floats shifted = x + kRounder;
+  const Floats f = x - (shifted - kRounder);
+  Floats p = f * 1.535336188319500e-4f + 1.339887440266574e-3f;
+  p = p * f + 9.618437357674640e-3f;
+  p = p * f + 5.550332471162809e-2f;
+  p = p * f + 2.402264791363012e-1f;
+  p = p * f + 6.931472028550421e-1f;
+  p = p * f + 1.0f;
+  return floats_of(words_of(p) + (words_of(shifted) << 23));
 }
 
 // x * sigmoid(x), and GELU's form with tanh, which is x * sigmoid(2 u): u = sqrt(2 / pi) * (x + 0.044715 x^3).
 inline Floats activate(Floats x, bool is_gelu) {
-  const Floats z = is_gelu ? x * -1.59576912f * (x * x * 0.044715f + 1.0f) : -x;
-  return x / (1.0f + exponential(z));
+  constexpr float kLog2E = 1.44269504f;
+  const Floats exponent =
+      is_gelu ? x * (-1.59576912f * kLog2E) * (x * x * 0.044715f + 1.0f) : x * -kLog2E;
+  return x / (1.0f + power_of_two(exponent));
 }
 
 // To the nearest bfloat16, of two the even one.
