@@ -6,14 +6,14 @@ from workers.engine.sequence import Sequence
 from workers.engine.step_time import StepTime
 
 SLOWDOWN = 3.0  # of sequences that wait for a token each, by chunks beside them, where no target is set
-UNNOTICED_SECONDS = 0.03  # between two tokens, which a reader does not tell from fewer: a chunk may take as much anyway
+UNNOTICED_SECONDS = 0.028  # between two tokens, which a reader does not tell from fewer: a chunk may take as much anyway
 
 
 @dataclass(slots=True)
 class Plan:
     """Filled by the scheduler. Chunks beside running sequences are as large as the target lets the step be.
 
-    That is `target_itl_ms`, or else `SLOWDOWN` times what the step would take without them, 30 ms at least: many that
+    That is `target_itl_ms`, or else `SLOWDOWN` times what the step would take without them, 28 ms at least: many that
     run are hardly stopped by a chunk that would be long for a few. It is more where over half as many wait to begin.
     """
 
