@@ -14,6 +14,7 @@ from api.leaving import until_disconnect
 KEEPALIVE_SECONDS = 15.0
 KEEPALIVE = b": keepalive\n\n"
 DONE = b"data: [DONE]\n\n"
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` makes one for each call
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # the second keeps nginx from collecting events
 
 
@@ -23,7 +24,7 @@ def frame(data: dict[str, Any], *, event: str | None = None, number: int | None 
     In ASCII: readers that cut lines at U+2028 or U+0085 would otherwise cut the JSON.
     """
     head = ("" if event is None else f"event: {event}\n") + ("" if number is None else f"id: {number}\n")
-    return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode("ascii")
+    return f"{head}data: {_encode(data)}\n\n".encode("ascii")
 
 
 def stream_example(example: str) -> dict[int | str, dict[str, Any]]:

@@ -54,9 +54,12 @@ class Watch:
 
     async def wait(self, seconds: float | None = None) -> None:
         """Until something may have happened since the last wait, or for so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
+        if seconds is None:
+            await self._woken.wait()
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._woken.wait()
         self._woken.clear()
 
 

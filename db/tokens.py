@@ -7,6 +7,9 @@ from typing import Any, Self
 
 from db.texts import storable
 
+# Kept: `json.dumps` makes one for each call.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 
 @dataclass(frozen=True)
 class Token:
@@ -40,7 +43,7 @@ class Success:
 
 def encode(tokens: Iterable[Token]) -> str:
     """The tokens as JSON, a list for each."""
-    return json.dumps([_as_list(token) for token in tokens], ensure_ascii=False, separators=(",", ":"))
+    return _encode([_as_list(token) for token in tokens])
 
 
 def decode(lists: Iterable[Sequence[Any]]) -> list[Token]:

@@ -6,7 +6,8 @@ from workers.engine.sequence import Sequence
 from workers.engine.step_time import StepTime
 
 SLOWDOWN = 3.0  # of sequences that wait for a token each, by chunks beside them, where no target is set
-UNNOTICED_SECONDS = 0.028  # between two tokens, which a reader does not tell from fewer: a chunk may take as much anyway
+# Between two tokens, which a reader does not tell from fewer: a chunk may take as much anyway.
+UNNOTICED_SECONDS = 0.028
 
 
 @dataclass(slots=True)
