@@ -36,8 +36,8 @@ inline void configure_tiles(int num_rows = kTileRows) {
   shapes.apply();
 }
 
-// Tiles 0 to 3 are the sums of 32 rows by the 32 columns of half a panel, float or int32, [32, 32] in memory: 0 and 1 of
-// the first 16 rows.
+// Tiles 0 to 3 are the sums of 32 rows by the 32 columns of half a panel, float or int32, [32, 32] in memory: 0 and 1
+// of the first 16 rows.
 constexpr int64_t kSumsStride = 2 * kTileBytes;
 constexpr int64_t kLowerSums = kTileRows * kSumsStride;
 

@@ -107,7 +107,8 @@ class Int8Cache {
     for (int64_t block = 0; block < tile.num_blocks; ++block) tile.values[block] = memory.values(slot) + block * size;
     if (!claim(memory.held_values[slot], tile)) return;
     for (int64_t block = 0; block < tile.following.num || block < tile.num_blocks; ++block) {
-      if (block < tile.following.num) fetch(layout().value(tile.following.heads[block], 0), layout().head_size() - size);
+      if (block < tile.following.num)
+        fetch(layout().value(tile.following.heads[block], 0), layout().head_size() - size);
       if (block >= tile.num_blocks) continue;
       const int8_t* values = layout().value(tile.blocks.heads[block], 0);
       Set::widen_values(values, layout().block_size, layout().head_dim, memory.values(slot) + block * size);

@@ -66,23 +66,24 @@ inline void fetch_line(const void* line) {
   __builtin_prefetch(line, kToRead, kIntoSecondLevel);
 }
 
-// What is fetched from memory, a few lines at a time, while other things are computed.
+// What is fetched from memory, a few lines at a time, while other things are computed: a line of each head by turns, as
+// the processor's own prefetching then runs ahead in all of them.
 class Ahead {
  public:
   Ahead() = default;
   template <class T>
   Ahead(const Blocks<T>& blocks, int64_t num_bytes, bool is_of_next_task)
-      : num_left_(blocks.num), num_bytes_(num_bytes), is_of_next_task_(is_of_next_task) {
+      : num_heads_(blocks.num), num_bytes_(num_bytes), is_of_next_task_(is_of_next_task) {
     std::copy_n(blocks.heads, blocks.num, heads_);
   }
 
   bool is_of_next_task() const { return is_of_next_task_; }
-  int64_t num_lines() const { return num_left_ * num_bytes_ / kLine; }
+  int64_t num_lines() const { return num_heads_ * num_bytes_ / kLine; }
 
   void fetch(int64_t num_lines) {
-    for (; num_lines > 0 && done_ < num_bytes_ && num_left_; --num_lines) {
+    for (; num_lines > 0 && done_ < num_bytes_ && num_heads_; --num_lines) {
       fetch_line(static_cast<const uint8_t*>(heads_[at_]) + done_);
-      if (++at_ == num_left_) at_ = 0, done_ += kLine;
+      if (++at_ == num_heads_) at_ = 0, done_ += kLine;
     }
   }
 
@@ -90,7 +91,7 @@ class Ahead {
   static constexpr int64_t kLine = 64;
 
   const void* heads_[kKeyTile / kGroup];
-  int64_t num_left_ = 0, num_bytes_ = 0, done_ = 0, at_ = 0;
+  int64_t num_heads_ = 0, num_bytes_ = 0, done_ = 0, at_ = 0;
   bool is_of_next_task_ = false;
 };
 

@@ -92,8 +92,8 @@ void multiply_tile(const Part<F>* weights, int64_t num_groups, const Activations
   for (int r = 0; r < kBlockRows; ++r) store_float(sums + r * kPanelRows, total[r]);
 }
 
-// A panel: left packed for few rows, else unpacked to [2 tiles][groups][parts]. The rows that a block lacks are computed
-// from what its memory happens to hold, and end with it.
+// A panel: left packed for few rows, else unpacked to [2 tiles][groups][parts]. The rows that a block lacks are
+// computed from what its memory happens to hold, and end with it.
 template <class F>
 struct TilePanel {
   PackedPanel<F> packed;

@@ -71,7 +71,7 @@ inline Floats scaled(const int32_t* sums, float x_scale, const float* scales) {
   return __builtin_convertvector(v, Floats) * x_scale * load_floats(scales);
 }
 
-// From the integer sums of a row of x and the `half`-th half of a panel, with the scales of its rows, to what is stored.
+// From the integer sums of a row of x and the `half`-th half of a panel, whose rows have `scales`, to what is stored.
 inline void finish_sums(const int32_t* sums, float x_scale, const float* scales, const LinearArguments& a, int64_t row,
                         int64_t half) {
   finish_half(scaled(sums, x_scale, scales), scaled(sums + kLanes, x_scale, scales + kLanes), a, row, half);

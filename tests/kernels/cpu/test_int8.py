@@ -21,6 +21,7 @@ SHAPES = [
     (64, 128, 32),
     (300, 96, 200),
     (513, 64, 3072),
+    (40, 65, 1216),  # its columns in two chunks that are not of one size
 ]
 shapes = pytest.mark.parametrize("num_rows, num_outputs, num_inputs", SHAPES)
 

@@ -21,6 +21,7 @@ SHAPES = [
     (33, 65, 130),
     (64, 128, 32),
     (300, 96, 200),
+    (40, 65, 1088),  # its columns in three chunks that are not of one size
 ]
 MANY_INPUTS = (600, 64, 4096)  # so many that the rows do not stay in a cache together
 

@@ -1,4 +1,4 @@
-"""A linear layer whose weight is in parts of several formats."""
+"""Linear layers as a program records them: what they are rounded to, and weights in parts of several formats."""
 
 import pytest
 import torch
@@ -23,17 +23,30 @@ def random(*shape: int, seed: int) -> torch.Tensor:
 
 
 def compute(
-    x: torch.Tensor, weight: PackedMatrix | tuple[PackedMatrix, ...], bias: torch.Tensor | None, instruction_set: str
+    x: torch.Tensor,
+    weight: PackedMatrix | tuple[PackedMatrix, ...],
+    bias: torch.Tensor | None,
+    instruction_set: str,
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     program = Program(Threads(1), max_tokens=len(x), max_rows=1, instruction_set=instruction_set)
     rows = program.tokens(x.shape[1], torch.bfloat16)
     rows.copy_(x)
     with recording(program):
-        out = linear(rows, weight, bias)
+        out = linear(rows, weight, bias, out_dtype=out_dtype)
     zeros = torch.zeros(len(x), dtype=torch.int64)
     batch: AttentionBatch = one_sequence(len(x))
     program.run(zeros, zeros, batch, torch.zeros(0, dtype=torch.int64))
     return out.clone()
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+def test_results_are_rounded_to_bfloat16_unless_another_dtype_is_asked_for(instruction_set: str) -> None:
+    x, weight = random(NUM_TOKENS, NUM_COLUMNS, seed=0).bfloat16(), pack_bf16(random(100, NUM_COLUMNS, seed=1))
+    exact = compute(x, weight, None, instruction_set, torch.float32)
+    rounded = compute(x, weight, None, instruction_set)
+    assert exact.dtype == torch.float32 and torch.equal(rounded, exact.bfloat16())
+    assert not torch.equal(rounded.float(), exact)
 
 
 @pytest.mark.parametrize("instruction_set", instruction_sets())
