@@ -47,15 +47,11 @@ struct PagedHeads {
   const T* const kv;
   const Layout layout;
 
-  const T* at(const Queries& queries, const int32_t* table, int64_t key) const {
-    return layout.head(kv, table[key / layout.block_size], queries.kv_head);
-  }
-
   // The blocks from `first_key` on that are of one tile and before `end`.
   Blocks<T> tile(const Queries& queries, const int32_t* table, int64_t first_key, int64_t end) const {
     Blocks<T> blocks;
     for (int64_t key = first_key; key < std::min(end, first_key + kKeyTile); key += layout.block_size)
-      blocks.heads[blocks.num++] = at(queries, table, key);
+      blocks.heads[blocks.num++] = layout.head(kv, table[key / layout.block_size], queries.kv_head);
     return blocks;
   }
 };

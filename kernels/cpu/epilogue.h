@@ -1,7 +1,6 @@
-// What becomes of a row's sums over quantized weights, and the float arithmetic that takes, in plain C++ without fused
-// operations: all instruction sets agree to the bit.
+// What becomes of sums over quantized weights, and the float arithmetic that takes, in vectors of the compiler's
+// own and without fused operations: all instruction sets agree to the bit.
 #pragma once
-#include <algorithm>
 #include <cstring>
 
 #include "linear.h"

@@ -124,7 +124,7 @@ inline void multiply_half(const LinearArguments& a, const FewRows& x, int64_t ha
 }
 
 inline void linear_few(const LinearArguments& a, const Context& context, int64_t num_rows) {
-  constexpr int64_t kMaxHalves = 16;
+  constexpr int64_t kTasksPerThread = 8, kMaxHalves = 16;
   const FewRows x = quantize_few_rows(a, num_rows, context.pool);
   const int64_t num_halves = a.n / kHalf, shared = num_halves / (kTasksPerThread * context.pool.num_threads());
   const int64_t halves = std::clamp<int64_t>(shared, 1, kMaxHalves);

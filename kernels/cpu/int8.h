@@ -1,6 +1,6 @@
 // What the int8 kernels of every instruction set have in common: the layout of the weights, how rows of x are
 // quantized, and what is computed in float. An integer sum is exact in any order, and the float arithmetic is here and
-// in epilogue.h, once, in loops that the compiler vectorizes: so all instruction sets agree to the bit.
+// in epilogue.h, once, in plain C++: so all instruction sets agree to the bit.
 //
 // x[r] is about x_scale[r] * q[r], with q[r] from -127 to 127, so
 // out[r, n] = epilogue(sum over k of q[r, k] * weight[n, k], * x_scale[r] * weight_scale[n] + bias[n]).

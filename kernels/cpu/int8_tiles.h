@@ -1,4 +1,4 @@
-// What the int8 kernels for AVX512 and AMX share: quantized rows in tiles, and how the threads divide the work.
+// What the int8 kernels for AVX512 and AMX share: quantized rows in tiles, and where the weights' panels come from.
 #pragma once
 #include "int8.h"
 
@@ -6,7 +6,6 @@ namespace headrace {
 namespace {
 
 constexpr int64_t kRowsQuantizedTogether = 4;
-constexpr int64_t kTasksPerThread = 8;
 
 // [rows / 16][k / 64][16 rows][64]: a tile is contiguous. Room for whole pairs of tiles; rows past the last hold
 // anything.
