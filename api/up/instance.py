@@ -17,6 +17,7 @@ from api.up.database import Database
 from api.up.log_tail import LogTail
 from api.up.programs import EMBEDDED, Program, programs
 from api.up.screen import Screen, Welcome
+from api.up.signals import StopSignals
 from api.up.supervisord import Process, Supervisord, SupervisordGone
 from db import embedded
 from db.keys import FirstKey
@@ -31,11 +32,14 @@ MAX_DEATHS = 3  # what died this often before the first answer will not do bette
 class Instance:
     """Everything that `headrace up` started, and the screen that tells of it."""
 
-    def __init__(self, settings: Settings, run_dir: Path, supervisord: Supervisord, screen: Screen) -> None:
+    def __init__(
+        self, settings: Settings, run_dir: Path, supervisord: Supervisord, screen: Screen, signals: StopSignals
+    ) -> None:
         self.settings = settings
         self.run_dir = run_dir
         self.supervisord = supervisord
         self.screen = screen
+        self.signals = signals
         self.programs = programs(settings)
         self.pids: dict[str, int] = {}  # of each process when last seen; written by _look
         self.num_starts: dict[str, int] = {}  # written by _look
@@ -69,7 +73,7 @@ class Instance:
                     self.screen.say(
                         f"{time.strftime('%H:%M:%S')}  {process.name} died and was started again; see {log}"
                     )
-            time.sleep(POLL_SECONDS)
+            self.signals.pause(POLL_SECONDS)
 
     def stop(self) -> None:
         """Stop everything, stage by stage: the workers drain while the API still delivers their tokens."""
@@ -80,7 +84,7 @@ class Instance:
             for name in names:
                 self.supervisord.stop(name)
             while any(not process.is_stopped for process in self.supervisord.processes() if process.name in names):
-                time.sleep(POLL_SECONDS)
+                self.signals.pause(POLL_SECONDS)
         self.screen.stop_waiting()
 
     def _start_stores(self) -> None:
@@ -109,7 +113,7 @@ class Instance:
             if time.monotonic() - last_seen > PATIENCE_SECONDS:
                 advice = "" if name in self.logs else "; check HEADRACE_DATABASE_URL and HEADRACE_REDIS_URL"
                 raise Refused(f"{what}: no answer for {PATIENCE_SECONDS} s{advice}")
-            time.sleep(POLL_SECONDS)
+            self.signals.pause(POLL_SECONDS)
 
     def _show_worker(self, database: Database, key: FirstKey) -> None:
         """Print the screen once jobs for the model are taken, and return once it runs them."""
@@ -125,7 +129,7 @@ class Instance:
             self._check_deaths("worker")
             what = "Starting the engine worker" if worker is None else f"Loading {worker.model}"
             self.screen.wait_for(what, self._last_line("worker"))
-            time.sleep(POLL_SECONDS)
+            self.signals.pause(POLL_SECONDS)
 
     def _welcome(self, worker: Worker, key: FirstKey) -> Welcome:
         return Welcome(

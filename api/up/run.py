@@ -51,7 +51,7 @@ def _supervise(settings: Settings, run_dir: Path, screen: Screen) -> None:
     signals = StopSignals()
     try:
         with Supervisord(run_dir, socket, variables) as supervisord:
-            _run_instance(Instance(settings, run_dir, supervisord, screen))
+            _run_instance(Instance(settings, run_dir, supervisord, screen, signals))
     except StopRequested:
         screen.say("Stopped at once. Unfinished jobs go on at the next start.")
     finally:
@@ -68,6 +68,7 @@ def _run_instance(instance: Instance) -> None:
         instance.start()
         instance.watch()
     except StopRequested:
+        instance.signals.heard()
         instance.stop()
         instance.screen.say("Stopped.")
     except Refused:

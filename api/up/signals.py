@@ -1,4 +1,8 @@
-"""Ctrl-C, SIGTERM and a closed terminal, as exceptions in the main thread."""
+"""Ctrl-C, SIGTERM and a closed terminal, as exceptions in the main thread.
+
+A handler may run anywhere, and where an object is finalized Python drops what it raises. So whoever waits in a loop does
+it by `pause`, which raises again what did not arrive.
+"""
 
 import signal
 import time
@@ -17,10 +21,22 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.first_at: float | None = None  # monotonic; written by the handler
+        self._is_unheard = False  # set by the handler: what it raised has not arrived yet
         for number in SIGNALS:
             # `nohup` ignores the closed terminal for us: that stays so.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep; raises StopRequested also for a signal from before."""
+        if not self._is_unheard:
+            time.sleep(seconds)
+        if self._is_unheard:
+            raise StopRequested
+
+    def heard(self) -> None:
+        """StopRequested has arrived, and is acted upon."""
+        self._is_unheard = False
 
     def ignore(self) -> None:
         """Let the last steps of stopping happen undisturbed."""
@@ -31,6 +47,7 @@ class StopSignals:
         now = time.monotonic()
         if self.first_at is None:
             self.first_at = now
-            raise StopRequested
-        if number == signal.SIGINT and now - self.first_at > SECOND_THOUGHT_SECONDS:
-            raise StopRequested
+        elif number != signal.SIGINT or now - self.first_at <= SECOND_THOUGHT_SECONDS:
+            return
+        self._is_unheard = True
+        raise StopRequested

@@ -100,7 +100,10 @@ def running(directory: Path, **settings: str) -> Iterator[Instance]:
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(STOP_SECONDS)
+            try:
+                process.wait(STOP_SECONDS)
+            finally:
+                process.kill()  # nothing of it may work on in other tests' stores
 
 
 def refusal(directory: Path, **settings: str) -> str:
