@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and a closed terminal, as exceptions in the main thread.
 
-A handler may run anywhere, and where an object is finalized Python drops what it raises. So whoever waits in a loop does
-it by `pause`, which raises again what did not arrive.
+A handler may run anywhere, and where an object is finalized Python drops what it raises. So whoever waits in a loop
+does it by `pause`, which raises again what did not arrive.
 """
 
 import signal
