@@ -8,19 +8,6 @@
 namespace headrace {
 namespace {
 
-// 2^x for x <= 0 within 2e-7 of it, relatively. Exactly 1 at 0, and 0 below -126: a denormal would take 200 cycles.
-inline __m512 exp2_of(__m512 x) {
-  const __mmask16 is_normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);  // or a NaN
-  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x less floor(x)
-  __m512 p = _mm512_set1_ps(1.867130087e-3f);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.017030275e-3f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.579991315e-2f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.401644501e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931513118e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-  return _mm512_maskz_scalef_ps(is_normal, p, x);  // times 2^floor(x)
-}
-
 // Row r in lane r: the largest of vector r.
 inline __m512 max_of_each(const __m512* rows) {
   __m512 fours[4];  // of four rows each, their maxima over a quarter of the lanes

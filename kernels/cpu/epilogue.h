@@ -4,6 +4,9 @@
 #include <cstring>
 
 #include "linear.h"
+#ifdef __AVX512BF16__
+#include "vector512.h"
+#endif
 
 namespace headrace {
 
@@ -42,20 +45,19 @@ inline Floats load_floats(const float* x) {
 }
 inline Words choose(Words is_first, Words first, Words second) { return (is_first & first) | (~is_first & second); }
 
-// 2^x within 3e-7 of it, relatively, for x from -125 to 125, and as at these bounds beyond them. x = n + f, where
-// |f| <= 1/2: the polynomial is that of the Cephes library, without fused operations, which the portable kernels lack,
+// 2^x within 3e-7 of it, relatively, for x from -125 to 125, and as at these bounds beyond them; of a NaN anything.
+// x = n + f, where |f| <= 1/2: a polynomial of least error, without fused operations, which the portable kernels lack,
 // and n is added to its exponent.
 inline Floats power_of_two(Floats x) {
-  const Words magnitude = words_of(x) & 0x7FFFFFFFu, bound = Words{} + 0x42FA0000u;  // 125
-  const Words bounded = choose(reinterpret_cast<Words>(magnitude < bound), magnitude, bound);
-  x = floats_of(bounded | (words_of(x) & 0x80000000u));
+  const Floats bound = Floats{} + 125.0f;
+  x = x < bound ? x : bound;
+  x = x > -bound ? x : -bound;
   const Floats shifted = x + kRounder;
   const Floats f = x - (shifted - kRounder);
-  Floats p = f * 1.535336188319500e-4f + 1.339887440266574e-3f;
-  p = p * f + 9.618437357674640e-3f;
-  p = p * f + 5.550332471162809e-2f;
-  p = p * f + 2.402264791363012e-1f;
-  p = p * f + 6.931472028550421e-1f;
+  Floats p = f * 1.3264727e-3f + 9.671513e-3f;
+  p = p * f + 5.5507336e-2f;
+  p = p * f + 2.4022242e-1f;
+  p = p * f + 6.93147e-1f;
   p = p * f + 1.0f;
   return floats_of(words_of(p) + (words_of(shifted) << 23));
 }
@@ -68,36 +70,47 @@ inline Floats activate(Floats x, bool is_gelu) {
   return x / (1.0f + power_of_two(exponent));
 }
 
-// To the nearest bfloat16, of two the even one.
+// To the nearest bfloat16, of two the even one, as the processors' own instruction does: what is smaller than any normal
+// number becomes a zero.
 inline Halves round_floats(Floats x) {
-  const Words bits = words_of(x);
-  const Words rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  const auto is_nan = reinterpret_cast<Words>((bits & 0x7FFFFFFFu) > 0x7F800000u);
-  return __builtin_convertvector(choose(is_nan, Words{} + 0x7FC0u, rounded), Halves);
+#ifdef __AVX512BF16__
+  return reinterpret_cast<Halves>(_mm512_cvtneps_pbh(reinterpret_cast<__m512>(x)));
+#else
+  const Words bits = words_of(x), magnitude = bits & 0x7FFFFFFFu, sign = bits & 0x80000000u;
+  const auto is_nan = reinterpret_cast<Words>(magnitude > 0x7F800000u);
+  const auto is_normal = reinterpret_cast<Words>(magnitude >= 0x00800000u);
+  const Words rounded = choose(is_nan, bits | 0x400000u, bits + 0x7FFFu + ((bits >> 16) & 1u));
+  return __builtin_convertvector(choose(is_normal, rounded, sign) >> 16, Halves);
+#endif
 }
 
-inline void store_floats(Floats values, const LinearArguments& a, int64_t row, int64_t column) {
-  const int64_t at = row * a.out_stride + column;
-  if (a.out_kind == kFloat) {
-    std::memcpy(static_cast<float*>(a.out) + at, &values, sizeof values);
+inline void store_floats(Floats values, int64_t out_kind, uint8_t* out) {
+  if (out_kind == kFloat) {
+    std::memcpy(out, &values, sizeof values);
   } else {
     const Halves rounded = round_floats(values);
-    std::memcpy(static_cast<uint16_t*>(a.out) + at, &rounded, sizeof rounded);
+    std::memcpy(out, &rounded, sizeof rounded);
   }
 }
 
-// Writes what a row of x and the `half`-th half of a panel give, from their sums.
-inline void finish_half(Floats first, Floats second, const LinearArguments& a, int64_t row, int64_t half) {
-  if (a.bias) {
-    first += load_floats(a.bias + half * kHalf);
-    second += load_floats(a.bias + half * kHalf + kLanes);
+// Writes what a row of x and half a panel give, from their sums. `bias` is of the half panel, or null.
+inline void finish_half(Floats first, Floats second, const float* bias, int64_t epilogue, int64_t out_kind,
+                        uint8_t* out) {
+  if (bias) {
+    first += load_floats(bias);
+    second += load_floats(bias + kLanes);
   }
-  if (a.epilogue == kPlain) {
-    store_floats(first, a, row, half * kHalf);
-    store_floats(second, a, row, half * kHalf + kLanes);
+  if (epilogue == kPlain) {
+    store_floats(first, out_kind, out);
+    store_floats(second, out_kind, out + kLanes * (out_kind == kFloat ? sizeof(float) : sizeof(uint16_t)));
   } else {
-    store_floats(activate(first, a.epilogue == kGeluGated) * second, a, row, half * kGates);
+    store_floats(activate(first, epilogue == kGeluGated) * second, out_kind, out);
   }
+}
+
+inline void finish_half(Floats first, Floats second, const LinearArguments& a, int64_t row, int64_t half) {
+  const Destination to(a, row, half);
+  finish_half(first, second, to.bias, a.epilogue, a.out_kind, to.out);
 }
 
 }  // namespace

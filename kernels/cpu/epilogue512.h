@@ -1,4 +1,4 @@
-// What becomes of a panel's sums, whatever format the weights had.
+// What becomes of sums over weights in bfloat16.
 #pragma once
 #include "linear.h"
 #include "vector512.h"
@@ -8,32 +8,27 @@ namespace headrace {
 // Results of so many columns are logits: megabytes, of which the caches would keep little until they are read.
 constexpr int64_t kPastCachesColumns = 16384;
 
-inline void store_columns(const LinearArguments& a, int64_t row, int64_t column, __m512 v) {
-  const int64_t at = row * a.out_stride + column;
-  if (a.out_kind == kFloat && a.n >= kPastCachesColumns) {
-    store_past_caches(static_cast<float*>(a.out) + at, v);
-  } else if (a.out_kind == kFloat) {
-    store_float(static_cast<float*>(a.out) + at, v);
-  } else {
-    store_bfloat16(static_cast<uint16_t*>(a.out) + at, v);
+// Writes what a row of x and half a panel give, from their 32 sums. `bias` is of the half panel, or null.
+inline void finish_half(const float* sums, const float* bias, int64_t epilogue, int64_t out_kind, bool is_past_caches,
+                        uint8_t* out) {
+  __m512 first = load_float(sums), second = load_float(sums + kGates);
+  if (bias) {
+    first = _mm512_add_ps(first, load_float(bias));
+    second = _mm512_add_ps(second, load_float(bias + kGates));
   }
-}
-
-// 16 of the sums of a half panel's columns, with their bias.
-inline __m512 with_bias(const LinearArguments& a, const float* sums, int64_t half, int64_t column) {
-  const __m512 v = load_float(sums + column);
-  return a.bias ? _mm512_add_ps(v, load_float(a.bias + half * kHalf + column)) : v;
-}
-
-// Writes what a row of x and the `half`-th half of a panel give, from their 32 sums.
-inline void finish_half(const LinearArguments& a, const float* sums, int64_t row, int64_t half) {
-  const __m512 first = with_bias(a, sums, half, 0), second = with_bias(a, sums, half, kGates);
-  if (a.epilogue == kPlain) {
-    store_columns(a, row, half * kHalf, first);
-    store_columns(a, row, half * kHalf + kGates, second);
+  auto* floats = reinterpret_cast<float*>(out);
+  if (epilogue == kPlain && out_kind == kBfloat16) {
+    store_bfloat16(reinterpret_cast<uint16_t*>(out), first, second);
+  } else if (epilogue == kPlain && is_past_caches) {
+    store_past_caches(floats, first);
+    store_past_caches(floats + kGates, second);
+  } else if (epilogue == kPlain) {
+    store_float(floats, first);
+    store_float(floats + kGates, second);
   } else {
-    const __m512 active = a.epilogue == kSiluGated ? silu(first) : gelu(first);
-    store_columns(a, row, half * kGates, _mm512_mul_ps(active, second));
+    const __m512 gated = _mm512_mul_ps(epilogue == kSiluGated ? silu(first) : gelu(first), second);
+    if (out_kind == kFloat) return store_float(floats, gated);
+    store_bfloat16(reinterpret_cast<uint16_t*>(out), gated);
   }
 }
 

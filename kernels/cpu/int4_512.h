@@ -151,28 +151,38 @@ inline void unpack_group(const uint8_t* tile, int64_t group, int8_t* out) {
   }
 }
 
-// Where the panels of a weight come from, as `StoredPanels`: from int4, one at a time.
+// Where the panels of a weight come from, as `StoredPanels`: from int4.
 struct UnpackedPanels {
   const LinearArguments& a;
-  int8_t* tiles;  // of the panel loaded last
+  int8_t* const tiles;  // of what was loaded last
 
   explicit UnpackedPanels(const LinearArguments& arguments)
       : a(arguments), tiles(reinterpret_cast<int8_t*>(scratch(Scratch::kPanels, kPanel * a.k))) {}
 
-  int64_t num_bytes() const { return int4_panel_bytes(a.k); }
-  const uint8_t* address(int64_t i) const { return a.weight + i * num_bytes(); }
+  const uint8_t* address(int64_t half) const {
+    return a.weight + half / 2 * int4_panel_bytes(a.k) + half % 2 * int4_half_bytes(a.k);
+  }
   const float* scales(int64_t half) const { return int4_panel(a.weight, a.k, half / 2).scales + half % 2 * kHalf; }
 
-  Int8Panel load(int64_t i) const {
-    const Int4Panel panel = int4_panel(a.weight, a.k, i);
-    int8_t* out = tiles;
-    for (int64_t half = 0; half < 2; ++half)
-      for (int64_t block = 0; block < a.k / kInt8Block; ++block)
-        for (int64_t tile = 0; tile < 2; ++tile)
-          for (int64_t group = 0; group < 2; ++group, out += kInt8Tile / 2)
-            unpack_group(panel.tile(half, block, tile), group, out);
+  const int8_t* load_half(int64_t half) const {
+    unpack_half(half, tiles);
     __asm__ volatile("" ::"r"(tiles) : "memory");  // GCC's intrinsics for tiles do not say that they read
-    return {tiles, panel.scales, panel.offsets, kHalf * a.k};
+    return tiles;
+  }
+
+  Int8Panel load(int64_t panel) const {
+    for (int64_t half = 0; half < 2; ++half) unpack_half(2 * panel + half, tiles + half * kHalf * a.k);
+    const Int4Panel packed = int4_panel(a.weight, a.k, panel);
+    return {tiles, packed.scales, packed.offsets, kHalf * a.k};
+  }
+
+ private:
+  void unpack_half(int64_t half, int8_t* out) const {
+    const Int4Panel panel = int4_panel(a.weight, a.k, half / 2);
+    for (int64_t block = 0; block < a.k / kInt8Block; ++block)
+      for (int64_t tile = 0; tile < 2; ++tile)
+        for (int64_t group = 0; group < 2; ++group, out += kInt8Tile / 2)
+          unpack_group(panel.tile(half % 2, block, tile), group, out);
   }
 };
 

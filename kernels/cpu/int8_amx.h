@@ -6,16 +6,32 @@
 namespace headrace {
 namespace {
 
-template <class Panels>
+// Rows whose sums over half a panel are complete.
+template <int64_t kEpilogue, int64_t kOutKind>
+struct Int8Results {
+  const int32_t* sums = nullptr;  // [rows, 32]
+  const float* x_scales = nullptr;  // of the rows
+  const float* scales = nullptr;  // of the half panel
+  Destination to;
+  int64_t num_left = 0;
+
+  void finish() {
+    const Floats first = scaled(sums, *x_scales, scales), second = scaled(sums + kLanes, *x_scales, scales + kLanes);
+    finish_half(first, second, to.bias, kEpilogue, kOutKind, to.out);
+    sums += kHalf, ++x_scales, to.out += to.row_bytes, --num_left;
+  }
+};
+
+template <class Panels, int64_t kEpilogue, int64_t kOutKind>
 struct Int8Tiles {
   using Sum = int32_t;
+  using Results = Int8Results<kEpilogue, kOutKind>;
   const LinearArguments& a;
   const QuantizedRows& rows;
   const Panels panels;
 
-  const uint8_t* address(int64_t panel) const { return panels.address(panel); }
-  int64_t panel_bytes() const { return panels.num_bytes(); }
-  const uint8_t* load(int64_t panel) const { return reinterpret_cast<const uint8_t*>(panels.load(panel).tiles); }
+  const uint8_t* address(int64_t half) const { return panels.address(half); }
+  const uint8_t* load(int64_t half) const { return reinterpret_cast<const uint8_t*>(panels.load_half(half)); }
 
   int64_t num_steps() const { return a.k / kInt8Block; }
   TiledRows x() const { return {rows.bytes, kInt8Block, kInt8Tile, kInt8TileRows * a.k}; }
@@ -39,8 +55,8 @@ struct Int8Tiles {
     _tile_dpbssd(1, 4, 7);
   }
 
-  void finish(const int32_t* sums, int64_t row, int64_t half) const {
-    finish_sums(sums, rows.scales[row], panels.scales(half), a, row, half);
+  Results results(const int32_t* sums, int64_t row, int64_t num_rows, int64_t half) const {
+    return {sums, rows.scales + row, panels.scales(half), Destination(a, row, half), num_rows};
   }
 };
 
@@ -50,8 +66,10 @@ void multiply_int8(const LinearArguments& a, const Context& context) {
   if (num_rows == 0) return;
   const QuantizedRows x = quantized_rows(num_rows, a.k);
   quantize_rows<int8_t>(a, num_rows, 0, x, context.pool);
-  multiply_tiles<Int8Tiles<Panels>>(a, num_rows, a.k, context.pool,
-                                    [&] { return Int8Tiles<Panels>{a, x, Panels(a)}; });
+  with_kinds(a, [&](auto epilogue, auto out_kind) {
+    multiply_tiles(a, num_rows, a.k, context.pool,
+                   [&] { return Int8Tiles<Panels, epilogue(), out_kind()>{a, x, Panels(a)}; });
+  });
 }
 
 }  // namespace

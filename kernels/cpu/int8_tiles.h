@@ -20,10 +20,14 @@ struct StoredPanels {
 
   explicit StoredPanels(const LinearArguments& arguments) : a(arguments) {}
 
-  int64_t num_bytes() const { return int8_panel_bytes(a.k); }
-  const uint8_t* address(int64_t i) const { return a.weight + i * num_bytes(); }
-  Int8Panel load(int64_t i) const { return int8_panel(a.weight, a.k, i); }
+  // What has to come from memory for a half is from here up to where the next one's is.
+  const uint8_t* address(int64_t half) const {
+    return a.weight + half / 2 * int8_panel_bytes(a.k) + half % 2 * kHalf * a.k;
+  }
+  const int8_t* load_half(int64_t half) const { return reinterpret_cast<const int8_t*>(address(half)); }
   const float* scales(int64_t half) const { return int8_panel(a.weight, a.k, half / 2).scales + half % 2 * kHalf; }
+
+  Int8Panel load(int64_t panel) const { return int8_panel(a.weight, a.k, panel); }
 };
 
 inline QuantizedRows quantized_rows(int64_t num_rows, int64_t k) {

@@ -1,5 +1,7 @@
 // What every linear kernel is asked, whatever its weights' format.
 #pragma once
+#include <type_traits>
+
 #include "kernel.h"
 
 namespace headrace {
@@ -39,6 +41,34 @@ constexpr int64_t kGates = 16;  // of half a panel, where it is gated
 namespace {  // each source file compiles it for its own instruction set
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Where half a panel's results go, from a row on.
+struct Destination {
+  const float* bias = nullptr;  // of the half panel's columns, or null
+  uint8_t* out = nullptr;
+  int64_t row_bytes = 0;  // from a row to the next
+
+  Destination() = default;
+  Destination(const LinearArguments& a, int64_t row, int64_t half)
+      : bias(a.bias ? a.bias + half * kHalf : nullptr) {
+    const int64_t element = a.out_kind == kFloat ? sizeof(float) : sizeof(uint16_t);
+    const int64_t column = half * (a.epilogue == kPlain ? kHalf : kGates);
+    row_bytes = a.out_stride * element;
+    out = static_cast<uint8_t*>(a.out) + row * row_bytes + column * element;
+  }
+};
+
+// Calls `work` with the arguments' epilogue and kind of result as constants.
+template <class Work>
+void with_kinds(const LinearArguments& a, const Work& work) {
+  const auto with_out = [&](auto epilogue) {
+    if (a.out_kind == kFloat) return work(epilogue, std::integral_constant<int64_t, kFloat>());
+    work(epilogue, std::integral_constant<int64_t, kBfloat16>());
+  };
+  if (a.epilogue == kPlain) return with_out(std::integral_constant<int64_t, kPlain>());
+  if (a.epilogue == kSiluGated) return with_out(std::integral_constant<int64_t, kSiluGated>());
+  with_out(std::integral_constant<int64_t, kGeluGated>());
+}
 
 }  // namespace
 }  // namespace headrace

@@ -6,13 +6,28 @@
 namespace headrace {
 namespace {
 
+// Rows whose sums over half a panel are complete.
+template <int64_t kEpilogue, int64_t kOutKind>
+struct Bfloat16Results {
+  const float* sums = nullptr;  // [rows, 32]
+  bool is_past_caches = false;
+  Destination to;
+  int64_t num_left = 0;
+
+  void finish() {
+    finish_half(sums, to.bias, kEpilogue, kOutKind, is_past_caches, to.out);
+    sums += kHalf, to.out += to.row_bytes, --num_left;
+  }
+};
+
+template <int64_t kEpilogue, int64_t kOutKind>
 struct Bfloat16Tiles {
   using Sum = float;
+  using Results = Bfloat16Results<kEpilogue, kOutKind>;
   const LinearArguments& a;
 
-  const uint8_t* address(int64_t panel) const { return a.weight + panel * panel_bytes(); }
-  int64_t panel_bytes() const { return kPanel * a.k * int64_t{sizeof(uint16_t)}; }
-  const uint8_t* load(int64_t panel) const { return address(panel); }
+  const uint8_t* address(int64_t half) const { return a.weight + half * kHalf * a.k * int64_t{sizeof(uint16_t)}; }
+  const uint8_t* load(int64_t half) const { return address(half); }
 
   int64_t num_steps() const { return a.k / kStepColumns; }
   TiledRows x() const {
@@ -39,14 +54,19 @@ struct Bfloat16Tiles {
     _tile_dpbf16ps(1, 4, 7);
   }
 
-  void finish(const float* sums, int64_t row, int64_t half) const { finish_half(a, sums, row, half); }
+  Results results(const float* sums, int64_t row, int64_t num_rows, int64_t half) const {
+    return {sums, a.n >= kPastCachesColumns, Destination(a, row, half), num_rows};
+  }
 };
 
 void linear_bf16(const void* words, const Context& context) {
   const auto& a = arguments<LinearArguments>(words);
   const int64_t num_rows = num_rows_of(a.extent, context.step);
   if (num_rows == 0) return;
-  multiply_tiles<Bfloat16Tiles>(a, num_rows, a.k * sizeof(uint16_t), context.pool, [&] { return Bfloat16Tiles{a}; });
+  with_kinds(a, [&](auto epilogue, auto out_kind) {
+    multiply_tiles(a, num_rows, a.k * sizeof(uint16_t), context.pool,
+                   [&] { return Bfloat16Tiles<epilogue(), out_kind()>{a}; });
+  });
 }
 
 }  // namespace

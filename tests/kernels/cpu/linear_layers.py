@@ -55,6 +55,11 @@ def embedding(
     return out
 
 
+def rounded_to_bfloat16(x: torch.Tensor) -> torch.Tensor:
+    """To the nearest, of two the even one; what is smaller than any normal number becomes a zero."""
+    return torch.where(x.abs() < torch.finfo(torch.float32).tiny, 0.0 * x, x).to(torch.bfloat16)
+
+
 def exact_linear(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """What every instruction set computes of an int8 weight and its rows' scales, to the last bit."""
     largest = x.float().abs().amax(dim=1, keepdim=True)

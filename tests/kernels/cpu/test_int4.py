@@ -7,7 +7,7 @@ import torch
 from kernels.cpu.library import instruction_sets, library
 from kernels.cpu.pack_int4 import Rounded, integers_of, pack_int4, quantize_int4, round_int4
 from kernels.cpu.packed import PackedMatrix
-from tests.kernels.cpu.linear_layers import ACTIVATE, embedding, exact_linear, linear, random
+from tests.kernels.cpu.linear_layers import ACTIVATE, embedding, exact_linear, linear, random, rounded_to_bfloat16
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
 
@@ -90,7 +90,7 @@ def test_a_bias_is_added_before_the_result_is_rounded(instruction_set: str, num_
     found = linear(x, packed(weight), instruction_set, bias=bias)
     assert torch.equal(found, exact(x, weight) + bias[:100])
     rounded = linear(x, packed(weight), instruction_set, bias=bias, out_dtype=torch.bfloat16)
-    assert torch.equal(rounded, found.to(torch.bfloat16))
+    assert torch.equal(rounded, rounded_to_bfloat16(found))
 
 
 @every_set
@@ -104,7 +104,7 @@ def test_gates_are_activated_and_multiply_what_they_gate(
     found = linear(x, gated, instruction_set, activation=activation)
     torch.testing.assert_close(found, ACTIVATE[activation](exact(x, weight)), rtol=1e-5, atol=1e-4)
     rounded = linear(x, gated, instruction_set, activation=activation, out_dtype=torch.bfloat16)
-    assert torch.equal(rounded, found.to(torch.bfloat16))
+    assert torch.equal(rounded, rounded_to_bfloat16(found))
 
 
 @every_set

@@ -5,7 +5,7 @@ import torch
 
 from kernels.cpu.library import instruction_sets, library
 from kernels.cpu.pack_int8 import pack_int8, quantize_int8
-from tests.kernels.cpu.linear_layers import ACTIVATE, embedding, exact_linear, linear, random
+from tests.kernels.cpu.linear_layers import ACTIVATE, embedding, exact_linear, linear, random, rounded_to_bfloat16
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library of CPU kernels is not built")
 
@@ -56,7 +56,7 @@ def test_a_bias_is_added_before_the_result_is_rounded(instruction_set: str) -> N
     found = linear(x, packed, instruction_set, bias=bias)
     assert torch.equal(found, exact_linear(x, weight, scales) + bias[:100])
     rounded = linear(x, packed, instruction_set, bias=bias, out_dtype=torch.bfloat16)
-    assert torch.equal(rounded, found.to(torch.bfloat16))  # to the nearest, and to the even one between two
+    assert torch.equal(rounded, rounded_to_bfloat16(found))  # to the nearest, and to the even one between two
 
 
 @every_set
@@ -71,7 +71,7 @@ def test_gates_are_activated_and_multiply_what_they_gate(
     # GELU by PyTorch is less exact far below zero, where it is nearly nothing.
     torch.testing.assert_close(found, ACTIVATE[activation](exact_linear(x, weight, scales)), rtol=1e-5, atol=1e-4)
     rounded = linear(x, packed, instruction_set, activation=activation, out_dtype=torch.bfloat16)
-    assert torch.equal(rounded, found.to(torch.bfloat16))
+    assert torch.equal(rounded, rounded_to_bfloat16(found))
 
 
 @every_set
@@ -90,6 +90,17 @@ def test_rows_of_zeros_or_nearly_so_are_zeros(instruction_set: str) -> None:
     assert not linear(x, packed, instruction_set).any()
     gated = pack_int8(*random_int8(96, 70), is_gated=True)
     assert not linear(x, gated, instruction_set, activation="silu").any()
+
+
+@every_set
+def test_results_that_are_no_usual_numbers_are_rounded_alike_everywhere(instruction_set: str) -> None:
+    scales = torch.tensor([1e-39, -1e-39, 1e-45, torch.inf, -torch.inf, torch.nan, 3.4e38, 1.18e-38])
+    x, weight = torch.ones(1, 1).bfloat16(), torch.ones(8, 1, dtype=torch.int8)
+    found = linear(x, pack_int8(weight, scales), instruction_set, out_dtype=torch.bfloat16)
+    expected = rounded_to_bfloat16(exact_linear(x, weight, scales))
+    assert torch.equal(found.isnan(), expected.isnan())
+    is_number = ~expected.isnan()
+    assert torch.equal(found[is_number].view(torch.int16), expected[is_number].view(torch.int16))  # zeros' signs too
 
 
 @every_set
