@@ -70,8 +70,8 @@ inline Floats activate(Floats x, bool is_gelu) {
   return x / (1.0f + power_of_two(exponent));
 }
 
-// To the nearest bfloat16, of two the even one, as the processors' own instruction does: what is smaller than any normal
-// number becomes a zero.
+// To the nearest bfloat16, of two the even one, as the processor's own instruction does: what is smaller than any
+// normal number becomes a zero.
 inline Halves round_floats(Floats x) {
 #ifdef __AVX512BF16__
   return reinterpret_cast<Halves>(_mm512_cvtneps_pbh(reinterpret_cast<__m512>(x)));

@@ -51,9 +51,10 @@ void multiply_rows(const LinearArguments& a, int64_t row, int64_t panel) {
   alignas(64) float sums[kRows * kPanel];
   multiply_panel<kRows>(a, a.x + row * a.x_stride, half_panel(a.weight, a.k, 2 * panel), sums);
   for (int half = 0; half < 2; ++half) {
+    const float* of_half = sums + half * kRows * kHalf;
     Destination to(a, row, 2 * panel + half);
-    for (int r = 0; r < kRows; ++r, to.out += to.row_bytes)
-      finish_half(sums + (half * kRows + r) * kHalf, to.bias, a.epilogue, a.out_kind, a.n >= kPastCachesColumns, to.out);
+    for (int r = 0; r < kRows; ++r, of_half += kHalf, to.out += to.row_bytes)
+      finish_half(of_half, to.bias, a.epilogue, a.out_kind, a.n >= kPastCachesColumns, to.out);
   }
 }
 
