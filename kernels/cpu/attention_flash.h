@@ -11,6 +11,7 @@
 #include "attention.h"
 #include "attention_bfloat16.h"
 #include "attention_int8.h"
+#include "ranges.h"
 
 namespace headrace {
 namespace {
@@ -23,11 +24,11 @@ class Attention {
       : a_(arguments), step_(step), cache_(arguments), num_shared_(a_.num_heads / a_.num_kv_heads) {}
 
   void run(Pool& pool) {
-    cut();
-    const int64_t num_tasks = static_cast<int64_t>(tasks_.size());
-    // Where all threads are as fast, the one with task i gets this one next.
-    const auto next = [&](int64_t i) { return tasks_[std::min(i + pool.num_threads(), num_tasks - 1)]; };
-    pool.run(num_tasks, [&](int64_t i) { attend(queries_of(tasks_[i]), queries_of(next(i))); });
+    Ranges ranges(cut(pool.num_threads()));
+    ranges.run(pool, [&](int64_t i) {
+      const int64_t next = i + 1 < ranges.end_of(i) ? i + 1 : i;  // what the thread is likely to do after it
+      attend(queries_of(tasks_[i]), queries_of(tasks_[next]));
+    });
   }
 
  private:
@@ -35,20 +36,35 @@ class Attention {
   using Tile = typename Cache::Tile;
   using Memory = Scratch<typename Set::Weight, typename Cache::Memory>;
 
-  // The longest first, so that no thread is left with a long one at the end; lengths are told apart by powers of two.
-  // The rows of one head follow each other: its keys and values stay in the cache of a core.
-  void cut() {
+  // Fills `tasks_`, thread by thread; returns how many each has. The longest come first, so that no thread is left with
+  // a long one at the end; lengths are told apart by powers of two. The rows of one head follow each other on one thread:
+  // its keys and values stay in the cache of a core.
+  std::vector<int64_t> cut(int64_t num_threads) {
     constexpr int kNumLengths = 64;
-    std::vector<Task> by_length[kNumLengths];
+    std::vector<std::vector<Task>> tasks(num_threads * kNumLengths);
     for (int64_t seq = 0; seq < step_.num_seqs; ++seq) {
       const int64_t num_rows = (step_.starts[seq + 1] - step_.starts[seq]) * num_shared_;
-      std::vector<Task>& tasks = by_length[kNumLengths - 1 - __builtin_clzll(step_.context_lens[seq] | 1)];
-      for (int64_t head = 0; head < a_.num_kv_heads; ++head)
+      const int64_t length = kNumLengths - 1 - __builtin_clzll(step_.context_lens[seq] | 1);
+      for (int64_t head = 0; head < a_.num_kv_heads; ++head) {
+        std::vector<Task>& of_thread = tasks[thread_of(seq, head, num_threads) * kNumLengths + length];
         for (int64_t row = (num_rows - 1) / kTaskRows * kTaskRows; row >= 0; row -= kTaskRows)
-          tasks.push_back({seq, head, row, std::min(kTaskRows, num_rows - row)});
+          of_thread.push_back({seq, head, row, std::min(kTaskRows, num_rows - row)});
+      }
     }
-    for (int length = kNumLengths - 1; length >= 0; --length)
-      tasks_.insert(tasks_.end(), by_length[length].begin(), by_length[length].end());
+    std::vector<int64_t> num_tasks(num_threads);
+    for (int64_t thread = 0; thread < num_threads; ++thread)
+      for (int length = kNumLengths - 1; length >= 0; --length) {
+        const std::vector<Task>& some = tasks[thread * kNumLengths + length];
+        tasks_.insert(tasks_.end(), some.begin(), some.end());
+        num_tasks[thread] += static_cast<int64_t>(some.size());
+      }
+    return num_tasks;
+  }
+
+  // A head's keys and values are in the cache of the thread that stored them, as far as heads can be shared evenly.
+  int64_t thread_of(int64_t seq, int64_t head, int64_t num_threads) const {
+    if (a_.num_kv_heads % num_threads == 0) return head * num_threads / a_.num_kv_heads;
+    return (seq * a_.num_kv_heads + head) % num_threads;
   }
 
   Queries queries_of(const Task& task) const {

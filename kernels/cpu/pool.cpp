@@ -33,6 +33,8 @@ void spin_until(const Condition& is_so) {
   }
 }
 
+thread_local int this_thread = 0;
+
 void sleep_while_zero(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, 0, nullptr, nullptr, 0);
 }
@@ -44,7 +46,7 @@ void wake_all(std::atomic<uint32_t>& word) {
 }  // namespace
 
 Pool::Pool(int num_threads) {
-  for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { loop(); });
+  for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this, i] { loop(i); });
 }
 
 Pool::~Pool() {
@@ -52,6 +54,8 @@ Pool::~Pool() {
   begin();
   for (std::thread& thread : threads_) thread.join();
 }
+
+int Pool::thread() { return this_thread; }
 
 void Pool::begin() {
   if (threads_.empty()) return;
@@ -88,7 +92,8 @@ bool Pool::do_one() {
   return false;
 }
 
-void Pool::loop() {
+void Pool::loop(int thread) {
+  this_thread = thread;
   while (!is_stopping_.load(std::memory_order_acquire)) {
     while (do_one()) {
     }

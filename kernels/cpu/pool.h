@@ -17,6 +17,9 @@ class Pool {
 
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
+  // The number of the thread that calls this: from 1 on those of a pool, 0 any other.
+  static int thread();
+
   // Between `begin` and `end` the threads take part in what is run; at other times the caller is alone.
   void begin();
   void end();
@@ -32,7 +35,7 @@ class Pool {
 
   void call(int64_t num_tasks, Call function, const void* context);
   bool do_one();
-  void loop();
+  void loop(int thread);
 
   std::vector<std::thread> threads_;
   // Of the call under way: written before `num_left_`, and again only when `num_unfinished_` is nought, so whoever has

@@ -3,10 +3,9 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <atomic>
-#include <vector>
 
 #include "linear.h"
+#include "ranges.h"
 
 namespace headrace {
 namespace {
@@ -16,38 +15,6 @@ constexpr int64_t kLine = 64;  // bytes of a cache line
 // A block of rows by half a panel.
 struct Unit {
   int64_t block, half;
-};
-
-// Units, numbered block by block. Each thread has a range of them, and then helps the others with theirs: so it reads
-// memory in one piece, and what it writes no other thread has in its cache.
-class Ranges {
- public:
-  Ranges(int64_t num_units, int64_t num_threads) : ranges_(num_threads) {
-    for (int64_t i = 0; i < num_threads; ++i) {
-      ranges_[i].next.store(i * num_units / num_threads, std::memory_order_relaxed);
-      ranges_[i].end = (i + 1) * num_units / num_threads;
-    }
-  }
-
-  // -1 when none is left.
-  int64_t take(int64_t thread) {
-    const int64_t num_ranges = static_cast<int64_t>(ranges_.size());
-    for (int64_t i = 0; i < num_ranges; ++i) {
-      Range& range = ranges_[(thread + i) % num_ranges];
-      if (range.next.load(std::memory_order_relaxed) >= range.end) continue;
-      const int64_t unit = range.next.fetch_add(1, std::memory_order_relaxed);
-      if (unit < range.end) return unit;
-    }
-    return -1;
-  }
-
- private:
-  struct alignas(kLine) Range {
-    std::atomic<int64_t> next;  // the first that nobody has taken
-    int64_t end;
-  };
-
-  std::vector<Range> ranges_;
 };
 
 // Lines of memory, so many to be fetched beside each of some steps.
@@ -61,12 +28,12 @@ struct Fetch {
   }
 };
 
-// The units that one thread takes, one after the other, and their weights, fetched ahead of their use.
+// The units that one thread takes, one after the other, numbered block by block, and their weights, fetched ahead of their use.
 template <class Format>
 class TileStream {
  public:
-  TileStream(const Format& format, int64_t num_halves, Ranges& ranges, int64_t thread)
-      : format_(format), num_halves_(num_halves), thread_(thread), ranges_(ranges) {
+  TileStream(const Format& format, int64_t num_halves, Ranges& ranges)
+      : format_(format), num_halves_(num_halves), ranges_(ranges) {
     claim();
   }
 
@@ -91,7 +58,7 @@ class TileStream {
  private:
   void claim() {
     is_claimed_ = true;
-    next_ = ranges_.take(thread_);
+    next_ = ranges_.take(Pool::thread());
     if (!has_next()) return;
     const int64_t half = next_ % num_halves_;
     if (end_ != format_.address(half)) data_ = format_.address(half);  // else the rest of the one before comes first
@@ -99,7 +66,7 @@ class TileStream {
   }
 
   const Format& format_;
-  const int64_t num_halves_, thread_;
+  const int64_t num_halves_;
   Ranges& ranges_;
   int64_t next_ = -1;        // the unit to be taken next, or taken last
   bool is_claimed_ = false;  // it is still to be taken

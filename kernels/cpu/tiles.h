@@ -126,9 +126,9 @@ void multiply_tiles(const LinearArguments& a, int64_t num_rows, int64_t row_byte
                     const MakeFormat& make_format) {
   const int64_t rows = block_rows(num_rows, row_bytes), num_halves = a.n / kHalf;
   Ranges ranges(divide_up(num_rows, rows) * num_halves, pool.num_threads());
-  pool.run(pool.num_threads(), [&](int64_t thread) {
+  pool.run(pool.num_threads(), [&](int64_t) {
     auto format = make_format();
-    TileStream<decltype(format)> stream(format, num_halves, ranges, thread);
+    TileStream<decltype(format)> stream(format, num_halves, ranges);
     if (!stream.has_next()) return;
     configure_tiles(static_cast<int>(std::min<int64_t>(num_rows, kTileRows)));
     stream.next(1, kFetchedAhead / kLine).step();
