@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+RENEW_AFTER_SECONDS = 0.05  # who asked goes first: what it asks for next would wait behind the load
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -27,9 +29,11 @@ class _Entry(Generic[V]):
 class TtlCache(Generic[K, V]):
     """Values kept for `seconds`, at most `max_size` of them. However many ask at once, a value is loaded once."""
 
-    def __init__(self, seconds: float, *, max_size: int = 1024) -> None:
+    def __init__(self, seconds: float, *, max_size: int = 1024, renew_after: float = RENEW_AFTER_SECONDS) -> None:
+        """`renew_after`: seconds from when somebody got an old value until it is loaded anew."""
         self.seconds = seconds
         self.max_size = max_size
+        self.renew_after = renew_after
         self._entries: dict[K, _Entry[V]] = {}  # written by the event loop only
 
     async def get(self, key: K, load: Callable[[], Coroutine[Any, Any, V]], *, stale_seconds: float = 0.0) -> V:
@@ -43,11 +47,15 @@ class TtlCache(Generic[K, V]):
             self._make_room(now)
             entry = self._entries[key] = self._load(load, now)
         elif now >= entry.fresh_until and not entry.is_renewed:
-            self._renew(key, entry, self._load(load, now))
+            self._renew(key, entry, self._load(lambda: self._soon(load), now))
         return await asyncio.shield(entry.value)  # a client that leaves must not cancel the load of others
 
     def _load(self, load: Callable[[], Coroutine[Any, Any, V]], now: float) -> _Entry[V]:
         return _Entry(now + self.seconds, asyncio.create_task(load()))
+
+    async def _soon(self, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        await asyncio.sleep(self.renew_after)
+        return await load()
 
     def _renew(self, key: K, old: _Entry[V], new: _Entry[V]) -> None:
         """Put `new` in the place of `old` once it is loaded, unless that was forgotten or replaced meanwhile."""

@@ -20,6 +20,7 @@ from db.stream import channel_of
 log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 5.0  # a job that was silent for this long has its row checked
+CHECK_AFTER_SECONDS = 0.05  # a job that is new has it soon, together with others; its start goes first
 RECONNECT_SECONDS = 0.5
 STOP_SECONDS = 0.5
 NEVER = float("-inf")
@@ -197,6 +198,7 @@ class StreamHub:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._silent_seconds / 5):
                     await self._is_check_due.wait()
+                    await asyncio.sleep(CHECK_AFTER_SECONDS)
             self._is_check_due.clear()
             now = time.monotonic()
             silent = [id for id, channel in self._channels.items() if now - channel.heard_at >= self._silent_seconds]

@@ -34,6 +34,8 @@ POSTGRES_OPTIONS = {
 }
 ENGINE_OPTIONS: dict[str, Any] = {
     "pool_timeout": CONNECT_SECONDS,
+    # What was used last is used next: its statements are planned already.
+    "pool_use_lifo": True,
     "hide_parameters": True,  # an error's text is logged, and parameters are what clients wrote
     "connect_args": POSTGRES_OPTIONS,
 }

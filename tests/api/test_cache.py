@@ -40,7 +40,7 @@ async def test_a_fresh_value_is_loaded_once_for_all_who_ask() -> None:
 
 
 async def test_an_old_value_is_answered_at_once_while_it_is_loaded_anew_once() -> None:
-    cache, source = TtlCache[str, int](0.0), Source()
+    cache, source = TtlCache[str, int](0.0, renew_after=0.0), Source()
     source.released.release()
     assert await cache.get("a", source.load, stale_seconds=STALE) == 1
     assert [await cache.get("a", source.load, stale_seconds=STALE) for _ in range(3)] == [1, 1, 1]
@@ -49,6 +49,15 @@ async def test_an_old_value_is_answered_at_once_while_it_is_loaded_anew_once() -
     source.released.release()
     await settled()
     assert await cache.get("a", source.load, stale_seconds=STALE) == 2
+
+
+async def test_who_gets_an_old_value_goes_on_before_it_is_loaded_anew() -> None:
+    cache, source = TtlCache[str, int](0.0), Source()
+    source.released.release()
+    await cache.get("a", source.load, stale_seconds=STALE)
+    assert await cache.get("a", source.load, stale_seconds=STALE) == 1
+    await settled()
+    assert source.num_begun == 1
 
 
 async def test_who_asks_for_a_fresh_value_waits_for_one() -> None:
@@ -60,7 +69,7 @@ async def test_who_asks_for_a_fresh_value_waits_for_one() -> None:
 
 
 async def test_a_failed_renewal_leaves_the_old_value_and_is_tried_again() -> None:
-    cache, source = TtlCache[str, int](0.0), Source()
+    cache, source = TtlCache[str, int](0.0, renew_after=0.0), Source()
     source.released.release()
     await cache.get("a", source.load, stale_seconds=STALE)
     source.error = OSError("the store is away")

@@ -26,6 +26,17 @@ async def test_error_of_an_asynchronous_statement_does_not_show_it_either(async_
     assert PROMPT["prompt"] not in str(raised.value)
 
 
+def test_the_connection_used_last_is_used_next_whose_statements_are_planned(engine: Engine) -> None:
+    with engine.connect() as one, engine.connect() as other:
+        pid = one.scalar(PID)
+        assert other.scalar(PID) != pid
+        other.close()
+        one.close()
+    for _ in range(2):
+        with engine.connect() as next_one:
+            assert next_one.scalar(PID) == pid
+
+
 def test_connections_of_a_server_that_was_restarted_are_replaced_unseen(servers: Servers, engine: Engine) -> None:
     with engine.connect() as one, engine.connect() as two:
         old = {connection.scalar(PID) for connection in (one, two)}
