@@ -37,8 +37,8 @@ class Attention {
   using Memory = Scratch<typename Set::Weight, typename Cache::Memory>;
 
   // Fills `tasks_`, thread by thread; returns how many each has. The longest come first, so that no thread is left with
-  // a long one at the end; lengths are told apart by powers of two. The rows of one head follow each other on one thread:
-  // its keys and values stay in the cache of a core.
+  // a long one at the end; lengths are told apart by powers of two. The rows of one head follow each other on one
+  // thread: its keys and values stay in the cache of a core.
   std::vector<int64_t> cut(int64_t num_threads) {
     constexpr int kNumLengths = 64;
     std::vector<std::vector<Task>> tasks(num_threads * kNumLengths);
@@ -61,7 +61,7 @@ class Attention {
     return num_tasks;
   }
 
-  // A head's keys and values are in the cache of the thread that stored them, as far as heads can be shared evenly.
+  // Heads are shared evenly, where that goes of each sequence, else of all of them.
   int64_t thread_of(int64_t seq, int64_t head, int64_t num_threads) const {
     if (a_.num_kv_heads % num_threads == 0) return head * num_threads / a_.num_kv_heads;
     return (seq * a_.num_kv_heads + head) % num_threads;

@@ -28,7 +28,8 @@ struct Fetch {
   }
 };
 
-// The units that one thread takes, one after the other, numbered block by block, and their weights, fetched ahead of their use.
+// The units that one thread takes, one after the other, and their weights, fetched ahead of their use. Units are
+// numbered block by block.
 template <class Format>
 class TileStream {
  public:
@@ -68,10 +69,10 @@ class TileStream {
   const Format& format_;
   const int64_t num_halves_;
   Ranges& ranges_;
-  int64_t next_ = -1;        // the unit to be taken next, or taken last
-  bool is_claimed_ = false;  // it is still to be taken
+  int64_t next_ = -1;              // the unit to be taken next, or taken last
+  bool is_claimed_ = false;        // it is still to be taken
   const uint8_t* data_ = nullptr;  // fetched next
-  const uint8_t* end_ = nullptr;
+  const uint8_t* end_ = nullptr;   // of what is fetched
 };
 
 }  // namespace
