@@ -4,6 +4,7 @@ import fcntl
 import ipaddress
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from db import embedded
 from db.file_store import FileStore
 from db.settings import Settings
 
+LEAST_FREE_BYTES = 200 * 2**20  # what Postgres and Valkey write before the first job; without it they die one by one
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -71,6 +73,17 @@ def make_data_dir(settings: Settings) -> Path:
     except OSError as error:
         raise Refused(f"cannot use data directory {settings.data_dir}: {error}") from error
     return run_dir
+
+
+def check_space(settings: Settings) -> None:
+    """Raise Refused when the disk of the data directory is as good as full."""
+    free = shutil.disk_usage(settings.data_dir).free
+    if free < LEAST_FREE_BYTES:
+        is_free, are_needed = (f"{size // 2**20:,} MB" for size in (free, LEAST_FREE_BYTES))
+        raise Refused(
+            f"only {is_free} are free on the disk of {settings.data_dir}, and {are_needed} are needed: "
+            "free some, or set HEADRACE_DATA_DIR to a directory elsewhere"
+        )
 
 
 def make_socket_dir(settings: Settings) -> None:

@@ -28,6 +28,7 @@ def run() -> int:
         run_dir = checks.make_data_dir(settings)
         with checks.lock(run_dir, checks.api_url(settings)):
             checks.check_data(settings)
+            checks.check_space(settings)
             checks.check_model(settings)
             checks.check_files(settings)
             checks.check_ports(settings)

@@ -3,6 +3,10 @@
 import socket
 from pathlib import Path
 
+import pytest
+
+from api.up import checks
+from db.settings import Settings
 from tests.e2e.instance import STOP_SECONDS, refusal, running
 
 
@@ -30,6 +34,14 @@ def test_a_model_path_that_is_wrong_is_refused(tmp_path: Path) -> None:
 
 def test_a_url_of_files_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     assert "HEADRACE_FILES_URL: Protocol not known: nonsense" in refusal(tmp_path, HEADRACE_FILES_URL="nonsense://x")
+
+
+def test_a_full_disk_is_refused_with_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "LEAST_FREE_BYTES", 2**62)
+    with pytest.raises(
+        checks.Refused, match=r"only [\d,]+ MB are free on the disk of .*: free some, or set HEADRACE_DATA"
+    ):
+        checks.check_space(Settings(data_dir=tmp_path))
 
 
 def test_a_data_directory_of_another_version_is_refused(tmp_path: Path) -> None:
