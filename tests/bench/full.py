@@ -1,7 +1,7 @@
 """The whole speed benchmark: `make bench`. Headrace and its peers, three seeds; writes RESULTS.md beside this file.
 
-A run takes hours. What was measured is kept as it comes: `--add` goes on with the targets and seeds that are named,
-and the tables are made of everything that is there.
+A run takes hours. What was measured is kept as it comes, and the tables are made of everything that is there: `--add`
+goes on with the targets and seeds that are named.
 """
 
 import argparse
@@ -37,10 +37,9 @@ def main() -> None:
     targets = all_targets(DIRECTORY)
     chosen = [target for target in targets if not options.only or target.name in options.only]
     assert chosen, f"--only names none of {[target.name for target in targets]}"
-    if not options.add:
-        for file in OUTCOMES.glob("*.json"):
-            file.unlink()
     OUTCOMES.mkdir(parents=True, exist_ok=True)
+    if not options.add:
+        _forget(options.shapes, {target.name for target in chosen})
     say, ceiling = Progress(), measure_ceiling(os.cpu_count() or 1)
     for shape_name in options.shapes:
         for seed in options.seeds:  # the outermost, so that what disturbs the machine disturbs everybody
@@ -52,6 +51,14 @@ def main() -> None:
                     measure(target, plan, say)
                     RESULTS.write_text(render(targets, ceiling))
     print(RESULTS.read_text())
+
+
+def _forget(shape_names: list[str], target_names: set[str]) -> None:
+    """Remove what was measured before of what is to be measured now: the rest took hours."""
+    for file in OUTCOMES.glob("*.json"):
+        kept = json.loads(file.read_text())
+        if kept["shape"] in shape_names and kept["target"] in target_names:
+            file.unlink()
 
 
 def measure(target: Target, plan: Plan, say: Progress) -> None:
@@ -116,7 +123,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", default=["0", "1", "2"])
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--only", nargs="+", help="names of targets, as the table has them")
-    parser.add_argument("--add", action="store_true", help="keep what was measured before")
+    parser.add_argument(
+        "--add", action="store_true", help="keep what was measured before of the targets that are measured"
+    )
     return parser.parse_args()
 
 
