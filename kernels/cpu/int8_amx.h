@@ -9,9 +9,9 @@ namespace {
 // Rows whose sums over half a panel are complete.
 template <int64_t kEpilogue, int64_t kOutKind>
 struct Int8Results {
-  const int32_t* sums = nullptr;  // [rows, 32]
+  const int32_t* sums = nullptr;    // [rows, 32]
   const float* x_scales = nullptr;  // of the rows
-  const float* scales = nullptr;  // of the half panel
+  const float* scales = nullptr;    // of the half panel
   Destination to;
   int64_t num_left = 0;
 
