@@ -27,7 +27,7 @@ FLAGS += ["-Wno-unknown-warning-option", "-Wno-maybe-uninitialized", "-Wno-psabi
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni", "bf16")), "-mprefer-vector-width=512"]
 AMX = [*AVX512, "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
-SETS = {"_avx2": AVX2, "_avx512": AVX512, "_amx": AMX}
+SETS = {"_avx2": AVX2, "_avx512": AVX512, "_amx": AMX}  # each has what those before it have
 
 
 class BuildKernels(build_ext):
@@ -42,9 +42,11 @@ class BuildKernels(build_ext):
             compile_one(obj, src, ext, cc_args, [*extra, *flags], pp)
 
         def compile_side_by_side(sources: list[str], **options: Any) -> list[str]:
+            # The linker takes a function that several files have, as those of the standard library, from the first.
+            ordered = sorted(sources, key=instruction_set)
             with ThreadPool(os.cpu_count()) as pool:
                 return [
-                    path for paths in pool.map(lambda path: compile_all([path], **options), sources) for path in paths
+                    path for paths in pool.map(lambda path: compile_all([path], **options), ordered) for path in paths
                 ]
 
         self.compiler._compile, self.compiler.compile = compile_with_set, compile_side_by_side
@@ -83,11 +85,15 @@ def ziglang() -> Path | None:
     return Path(done.stdout.strip()).with_name("zig") if done.returncode == 0 else None
 
 
+def instruction_set(source: str) -> int:
+    """0 for a file that runs everywhere; the greater, the more a processor must have."""
+    return next((rank for rank, suffix in enumerate(SETS, 1) if Path(source).stem.endswith(suffix)), 0)
+
+
 def sources() -> list[str]:
     """Elsewhere than on x86 only what runs everywhere."""
-    if platform.machine() in ("x86_64", "AMD64"):
-        return SOURCES
-    return [source for source in SOURCES if not any(Path(source).stem.endswith(suffix) for suffix in SETS)]
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    return [source for source in SOURCES if is_x86 or not instruction_set(source)]
 
 
 setup(

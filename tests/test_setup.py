@@ -36,14 +36,19 @@ def build(directory: Path, **variables: str) -> list[Path]:
     return list((directory / "lib").glob("kernels/cpu/_kernels*.so"))
 
 
-def test_the_package_ziglang_compiles_each_file_for_its_instruction_set_and_no_more(tmp_path: Path) -> None:
+@pytest.fixture
+def calls(tmp_path: Path) -> list[list[str]]:
+    """How the package build calls ziglang's compiler: the words of each command, the linker's last."""
     package = tmp_path / "site" / "ziglang"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "zig").write_text(ZIG)
     (package / "zig").chmod(0o755)
     assert build(tmp_path, PYTHONPATH=os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")]))
-    calls = [json.loads(line) for line in (package / "calls").read_text().splitlines()]
+    return [json.loads(line) for line in (package / "calls").read_text().splitlines()]
+
+
+def test_the_package_ziglang_compiles_each_file_for_its_instruction_set_and_no_more(calls: list[list[str]]) -> None:
     assert {tuple(call[:2]) for call in calls} == {("c++", "-mcpu=baseline")}
     sources = {Path(word).stem: call for call in calls for word in call if word.endswith(".cpp")}
     assert "-mavx2" not in sources["linear_portable"]
@@ -52,6 +57,12 @@ def test_the_package_ziglang_compiles_each_file_for_its_instruction_set_and_no_m
         (True, True),
     ]
     assert "-shared" in calls[-1]
+
+
+def test_of_what_several_files_have_the_library_takes_what_most_processors_run(calls: list[list[str]]) -> None:
+    names = [Path(word).stem for word in calls[-1] if word.endswith(".o")]
+    sets = [next((set for set in ("avx2", "avx512", "amx") if name.endswith(set)), "any") for name in names]
+    assert list(dict.fromkeys(sets)) == ["any", "avx2", "avx512", "amx"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is not None, reason="here the package ziglang compiles")
