@@ -16,9 +16,10 @@ from kernels.attention import head_dim_of
 from kernels.quantized import Int4Matrix, Int8Matrix, QuantizedMatrix
 
 # BLAS libraries choose their loops by the number of rows, and so the order in which they add. With the weight as the
-# left matrix and 2 to 48 columns the choice was the same in every shape, dtype and thread count measured but those
-# below. Tiles of 32 cost as much as one large product or less; from 8 rows on a product is as fast as with fewer.
-MIN_LINEAR_ROWS, MAX_LINEAR_ROWS = 8, 32
+# left matrix and 12 to 48 columns (on Intel's processors already with 2) the choice was the same in every shape, dtype
+# and thread count measured but those below. Tiles of 32 cost as much as one large product or less; with 12 rows a
+# product is about as fast as with fewer.
+MIN_LINEAR_ROWS, MAX_LINEAR_ROWS = 12, 32
 # With few outputs and 24 columns or more, odd numbers of threads also share the sums themselves.
 FEW_OUTPUTS, MAX_LINEAR_ROWS_OF_FEW = 512, 16
 

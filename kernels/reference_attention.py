@@ -8,10 +8,13 @@ and in a decode step, and a tile that is masked whole adds exact zeros.
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from kernels import int8_kv
 from kernels.attention import AttentionBatch, head_dim_of
 
+# Of fewer rows BLAS libraries add products in another order: AMD's processors get three, by the number of rows.
+MIN_ROWS = 12
 KV_TILE = 128  # tokens; a multiple of the block size
 MAX_QUERIES = 128  # of a chunk attended to at once; bounds the scores in memory
 MAX_SCORES = 4096  # queries times keys of pieces attended to at once; what they gather stays in the CPU's cache
@@ -61,15 +64,16 @@ def _attend(q: torch.Tensor, kv_layer: torch.Tensor, group: Group) -> torch.Tens
     num_heads, num_kv_heads, head_dim = q.shape[1], kv_layer.shape[3], head_dim_of(kv_layer)
     num_shared = num_heads // num_kv_heads  # query heads per KV head
     q = q.view(num_pieces, num_queries, num_kv_heads, num_shared, head_dim)
-    if num_queries * num_shared == 1:
-        # BLAS multiplies a single row in another way, which adds in another order: give it a twin.
-        q = q.repeat(1, 1, 1, 2, 1)
     q = q.permute(0, 2, 1, 3, 4)  # [num_pieces, num_kv_heads, num_queries, num_shared, head_dim]
     k, v = _gather(kv_layer, group)
 
     rows = q.flatten(2, 3).flatten(0, 1)  # [num_pieces * num_kv_heads, num_queries * num_shared, head_dim]
+    num_rows = rows.shape[1]
+    if num_rows < MIN_ROWS:
+        rows = functional.pad(rows, (0, 0, 0, MIN_ROWS - num_rows))
     scores = torch.bmm(k, rows.transpose(1, 2)).transpose(1, 2).contiguous()  # K left, as the weight in `linear`
-    scores.view(*q.shape[:4], span).masked_fill_(group.is_masked[:, None, :, None], -torch.inf)
+    by_query = scores[:, :num_rows].unflatten(1, q.shape[2:4]).unflatten(0, q.shape[:2])
+    by_query.masked_fill_(group.is_masked[:, None, :, None], -torch.inf)
     weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
 
     out, total = torch.zeros_like(rows), rows.new_zeros(*rows.shape[:2], 1)
@@ -77,7 +81,7 @@ def _attend(q: torch.Tensor, kv_layer: torch.Tensor, group: Group) -> torch.Tens
         tile = weights[:, :, start : start + KV_TILE]
         out += torch.bmm(tile, v[:, start : start + KV_TILE])
         total += tile.sum(-1, keepdim=True)
-    out = (out / total).view(q.shape)[:, :, :, :num_shared].permute(0, 2, 1, 3, 4)
+    out = (out / total)[:, :num_rows].reshape(q.shape).permute(0, 2, 1, 3, 4)
     return out.reshape(num_pieces * num_queries, num_heads, head_dim)
 
 
