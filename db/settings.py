@@ -36,7 +36,11 @@ class Settings(BaseSettings):
     model: str | None = Field(None, description="Hub id, directory or GGUF file; unset serves the demo model.")
     model_name: str | None = Field(None, pattern=MODEL_NAME_PATTERN, description="Name the model is served under.")
     chat_template: str | None = Field(None, description="Jinja2 chat template, or a file that holds one.")
-    dtype: str = Field("auto", pattern="^(auto|float32|bfloat16|float16)$", description="Weights and KV cache.")
+    dtype: str = Field(
+        "auto",
+        pattern="^(auto|float32|bfloat16|float16)$",
+        description="Weights and KV cache; auto is float32 only where PyTorch computes, without bfloat16 in hardware.",
+    )
     quantization: str | None = Field(
         None, pattern="^(int8|int4)$", description="Quantize the weights when they are loaded."
     )

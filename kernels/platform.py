@@ -1,4 +1,4 @@
-"""What the machine at hand computes well."""
+"""What PyTorch computes well on the machine at hand."""
 
 import torch
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from workers.models.card import ModelCard
+    from workers.models.config import ModelConfig
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +94,10 @@ def make_plan(settings: Settings) -> ModelPlan:
     from workers.models.card import read_card
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = _dtype(settings, device)
     if settings.num_threads:
         torch.set_num_threads(settings.num_threads)
     model_card = read_card(path, cache_dir=cache_dir)
+    dtype = _dtype(settings, model_card.config, device)
     block_size = attention_block_size(device, dtype=dtype, head_dim=model_card.config.head_dim)
     kv_dtype = kv_cache_dtype(settings, dtype, device)
     return ModelPlan(settings, path, cache_dir, model_card, device, dtype, kv_dtype, block_size)
@@ -113,13 +114,14 @@ def kv_cache_dtype(settings: Settings, dtype: "torch.dtype", device: "torch.devi
     return torch.int8
 
 
-def _dtype(settings: Settings, device: "torch.device") -> "torch.dtype":
+def _dtype(settings: Settings, config: "ModelConfig", device: "torch.device") -> "torch.dtype":
     import torch
 
     from kernels import default_dtype
+    from workers.models.recorded import can_be_recorded
 
-    if settings.dtype == "auto":
-        return default_dtype(device)
+    if settings.dtype == "auto":  # our kernels widen bfloat16 as they read it, whatever the processor has
+        return torch.bfloat16 if can_be_recorded(config, torch.bfloat16, device) else default_dtype(device)
     dtype = getattr(torch, settings.dtype)
     assert isinstance(dtype, torch.dtype)
     return dtype

@@ -28,6 +28,16 @@ def engine_of(settings: Settings, **changes: Any) -> Engine:
     return load(changed, on_card=lambda card: None, clock=time.time).engine
 
 
+@pytest.mark.skipif(library() is None, reason="the CPU kernels are not built")
+def test_by_default_our_kernels_compute_whatever_the_processor_has_and_pytorch_in_what_it_computes_well(
+    tiny: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+    odd_heads = str(make_checkpoint(tmp_path / "odd", "llama", head_dim=16))
+    assert engine_of(tiny).runner.kv_cache.dtype == torch.bfloat16
+    assert engine_of(tiny, model=odd_heads).runner.kv_cache.dtype == torch.float32
+
+
 def test_the_kv_cache_has_the_dtype_of_the_weights_unless_int8_is_asked_for(tiny: Settings) -> None:
     plain, small = engine_of(tiny, dtype="bfloat16"), engine_of(tiny, dtype="bfloat16", kv_cache_dtype="int8")
     plain_cache, small_cache = plain.runner.kv_cache, small.runner.kv_cache
