@@ -29,8 +29,15 @@ inline uint32_t bits_of(float x) {
 constexpr float kRounder = 12582912.0f;
 constexpr uint32_t kRounderBits = 0x4B400000;
 
-// Sixteen at a time, in the compiler's own vectors: what it makes of loops is left to no chance.
+// In the compiler's own vectors: what it makes of loops is left to no chance. Of vectors wider than the registers it
+// computes conditions one element at a time.
+#if defined(__AVX512F__)
 constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
 typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
 typedef uint32_t Words __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 typedef int32_t Integers __attribute__((vector_size(kLanes * sizeof(int32_t))));
@@ -93,24 +100,24 @@ inline void store_floats(Floats values, int64_t out_kind, uint8_t* out) {
   }
 }
 
-// Writes what a row of x and half a panel give, from their sums. `bias` is of the half panel, or null.
-inline void finish_half(Floats first, Floats second, const float* bias, int64_t epilogue, int64_t out_kind,
-                        uint8_t* out) {
-  if (bias) {
-    first += load_floats(bias);
-    second += load_floats(bias + kLanes);
-  }
+// Writes what a row of x and half a panel give. `sums(i)` are those of kLanes columns from the i-th on; `bias` is of the
+// half panel, or null.
+template <class Sums>
+inline void finish_half(const Sums& sums, const float* bias, int64_t epilogue, int64_t out_kind, uint8_t* out) {
+  const int64_t element = out_kind == kFloat ? sizeof(float) : sizeof(uint16_t);
+  const auto biased = [&](int64_t i) { return bias ? sums(i) + load_floats(bias + i) : sums(i); };
   if (epilogue == kPlain) {
-    store_floats(first, out_kind, out);
-    store_floats(second, out_kind, out + kLanes * (out_kind == kFloat ? sizeof(float) : sizeof(uint16_t)));
+    for (int64_t i = 0; i < kHalf; i += kLanes) store_floats(biased(i), out_kind, out + i * element);
   } else {
-    store_floats(activate(first, epilogue == kGeluGated) * second, out_kind, out);
+    for (int64_t i = 0; i < kGates; i += kLanes)
+      store_floats(activate(biased(i), epilogue == kGeluGated) * biased(kGates + i), out_kind, out + i * element);
   }
 }
 
-inline void finish_half(Floats first, Floats second, const LinearArguments& a, int64_t row, int64_t half) {
+template <class Sums>
+inline void finish_half(const Sums& sums, const LinearArguments& a, int64_t row, int64_t half) {
   const Destination to(a, row, half);
-  finish_half(first, second, to.bias, a.epilogue, a.out_kind, to.out);
+  finish_half(sums, to.bias, a.epilogue, a.out_kind, to.out);
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ void multiply_panel(const Grouped& g, int64_t first_row, int64_t end_row, int64_
     panel.multiply(g.block(row), static_cast<int>(num_rows), sums);
     for (int64_t r = 0; r < num_rows; ++r) {
       const float* of_row = sums + r * kPanelRows;
-      finish_half(load_floats(of_row), load_floats(of_row + kLanes), g.a, row + r, i);
+      finish_half([&](int64_t column) { return load_floats(of_row + column); }, g.a, row + r, i);
     }
   }
 }

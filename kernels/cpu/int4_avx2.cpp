@@ -3,12 +3,12 @@
 #include <immintrin.h>
 
 #include "int4.h"
+#include "row_groups.h"
 
 namespace headrace {
 namespace {
 
-constexpr int64_t kRowsTogether = 32;
-constexpr int kMostRows = 4;    // of x, that are multiplied by what is unpacked
+constexpr int64_t kPrefetchedAhead = 4 * kInt4Tile;
 constexpr int kStrips = 4;  // of 8 rows of the weight, in half a panel
 
 struct QuantizedRows {
@@ -71,55 +71,45 @@ struct Strip {
   }
 };
 
-// sums [kRows, 32] of half a panel, of the rows of x from `row` on.
+// sums [kRows, 32] of half a panel.
 template <int kRows>
 void multiply_half(const uint8_t* tiles, const QuantizedRows& x, int64_t row, int32_t* sums) {
   __m256i total[kRows][kStrips];
   for (auto& of_row : total)
     for (__m256i& strip : of_row) strip = _mm256_setzero_si256();
-  for (int64_t group = 0; group < x.k / kInt4Group; ++group)
+  for (int64_t group = 0; group < x.k / kInt4Group; ++group) {
+    const uint8_t* block = tiles + group / 2 * 2 * kInt4Tile;
+    for (int64_t line = 0; line < kInt4Tile; line += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(block + group % 2 * kInt4Tile + line + kPrefetchedAhead), _MM_HINT_T0);
     for (int i = 0; i < kStrips; ++i) {
-      const Strip strip(tiles + (group / 2 * 2 + i / 2) * kInt4Tile, group % 2, i % 2);
+      const Strip strip(block + i / 2 * kInt4Tile, group % 2, i % 2);
       for (int r = 0; r < kRows; ++r) {
-        const int64_t first = (row + r) * x.k + group * kInt4Group;
-        total[r][i] = _mm256_add_epi32(total[r][i], strip.multiply(x.quants + first, x.sums[first / kInt4Group]));
+        const int64_t column = (row + r) * x.k + group * kInt4Group;
+        total[r][i] = _mm256_add_epi32(total[r][i], strip.multiply(x.quants + column, x.sums[column / kInt4Group]));
       }
     }
+  }
   for (int r = 0; r < kRows; ++r)
     for (int i = 0; i < kStrips; ++i)
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kHalf + i * 8), total[r][i]);
 }
 
-inline void multiply_half(const uint8_t* tiles, const QuantizedRows& x, int64_t row, int64_t num_rows, int32_t* sums) {
-  switch (num_rows) {
-    case 1: return multiply_half<1>(tiles, x, row, sums);
-    case 2: return multiply_half<2>(tiles, x, row, sums);
-    case 3: return multiply_half<3>(tiles, x, row, sums);
-    default: return multiply_half<kMostRows>(tiles, x, row, sums);
-  }
-}
-
-// The columns of the result that half a panel gives, of the rows of x from `begin` to `end`.
-void multiply_rows(const LinearArguments& a, const QuantizedRows& x, int64_t begin, int64_t end, int64_t half) {
-  alignas(64) int32_t sums[kMostRows * kHalf];
+// The columns of the result that half a panel gives, of kRows rows of x from `row` on.
+template <int kRows>
+void multiply_rows(const LinearArguments& a, const QuantizedRows& x, int64_t row, int64_t half) {
   const Int4Panel panel = int4_panel(a.weight, a.k, half / 2);
-  for (int64_t row = begin; row < end; row += kMostRows) {
-    const int64_t num_rows = std::min<int64_t>(kMostRows, end - row);
-    multiply_half(panel.tile(half % 2, 0, 0), x, row, num_rows, sums);
-    for (int64_t i = 0; i < num_rows; ++i)
-      finish_sums(sums + i * kHalf, x.scales[row + i], panel.scales + half % 2 * kHalf, a, row + i, half);
-  }
+  int32_t sums[kRows * kHalf];
+  multiply_half<kRows>(panel.tile(half % 2, 0, 0), x, row, sums);
+  for (int i = 0; i < kRows; ++i)
+    finish_sums(sums + i * kHalf, x.scales[row + i], panel.scales + half % 2 * kHalf, a, row + i, half);
 }
 
 void linear_int4(const void* words, const Context& context) {
   const auto& a = arguments<LinearArguments>(words);
   const int64_t num_rows = num_rows_of(a.extent, context.step);
-  const int64_t num_halves = a.n / kHalf;
   const QuantizedRows x = quantize_rows(a, num_rows, context.pool);
-  context.pool.run(divide_up(num_rows, kRowsTogether) * num_halves, [&](int64_t task) {
-    const int64_t begin = task / num_halves * kRowsTogether;
-    multiply_rows(a, x, begin, std::min(num_rows, begin + kRowsTogether), task % num_halves);
-  });
+  share_row_groups(a, num_rows, a.k, context.pool,
+                   [&](auto rows, int64_t row, int64_t half) { multiply_rows<rows>(a, x, row, half); });
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ inline float quantize_row(const uint16_t* x, int64_t k, int shift, Integer* q, i
   return largest >= kNotFinite ? float_of(0x7FC00000) : is_usual ? range / 127.0f : 0.0f;
 }
 
-// Sixteen sums, times the scales of their rows and that of x.
+// kLanes sums, times the scales of their rows and that of x.
 inline Floats scaled(const int32_t* sums, float x_scale, const float* scales) {
   Integers v;
   std::memcpy(&v, sums, sizeof v);
@@ -74,7 +74,7 @@ inline Floats scaled(const int32_t* sums, float x_scale, const float* scales) {
 // From the integer sums of a row of x and the `half`-th half of a panel, whose rows have `scales`, to what is stored.
 inline void finish_sums(const int32_t* sums, float x_scale, const float* scales, const LinearArguments& a, int64_t row,
                         int64_t half) {
-  finish_half(scaled(sums, x_scale, scales), scaled(sums + kLanes, x_scale, scales + kLanes), a, row, half);
+  finish_half([&](int64_t i) { return scaled(sums + i, x_scale, scales + i); }, a, row, half);
 }
 
 // Of both halves of a panel, side by side.

@@ -16,8 +16,8 @@ struct Int8Results {
   int64_t num_left = 0;
 
   void finish() {
-    const Floats first = scaled(sums, *x_scales, scales), second = scaled(sums + kLanes, *x_scales, scales + kLanes);
-    finish_half(first, second, to.bias, kEpilogue, kOutKind, to.out);
+    const auto scaled_from = [&](int64_t i) { return scaled(sums + i, *x_scales, scales + i); };
+    finish_half(scaled_from, to.bias, kEpilogue, kOutKind, to.out);
     sums += kHalf, ++x_scales, to.out += to.row_bytes, --num_left;
   }
 };
