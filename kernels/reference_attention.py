@@ -72,7 +72,7 @@ def _attend(q: torch.Tensor, kv_layer: torch.Tensor, group: Group) -> torch.Tens
     if num_rows < MIN_ROWS:
         rows = functional.pad(rows, (0, 0, 0, MIN_ROWS - num_rows))
     scores = torch.bmm(k, rows.transpose(1, 2)).transpose(1, 2).contiguous()  # K left, as the weight in `linear`
-    by_query = scores[:, :num_rows].unflatten(1, q.shape[2:4]).unflatten(0, q.shape[:2])
+    by_query = scores[:, :num_rows].view(*q.shape[:4], span)
     by_query.masked_fill_(group.is_masked[:, None, :, None], -torch.inf)
     weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
 
