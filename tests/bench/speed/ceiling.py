@@ -18,7 +18,7 @@ KV_BYTES = 2  # of a number in the KV cache
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Of all cores together; 0 for what this processor has no instructions for."""
+    """Of all cores together; 0 for what this processor has no instructions for, though bfloat16 may be widened."""
 
     read_gb_per_s: float
     f32_gflops: float
