@@ -18,6 +18,7 @@ from tests.bench.speed.server import Server, run_server
 
 NUM_THREADS = os.cpu_count() or 1
 BF16 = Weights(layer_bits=16, head_bits=16, is_int8=False)
+FP32 = Weights(layer_bits=32, head_bits=32, is_int8=False)  # what a processor without bfloat16 multiplies faster
 VLLM_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "4",
     "VLLM_CPU_OMP_THREADS_BIND": f"0-{NUM_THREADS - 1}",
@@ -25,7 +26,7 @@ VLLM_ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-VLLM_OPTIONS: dict[str, str | int] = {"dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": 64}
+VLLM_OPTIONS: dict[str, str | int] = {"max_model_len": 2048, "max_num_seqs": 64}
 ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
 # A slot for each job that runs at once, each with room for the longest.
 LLAMA_OPTIONS = ("-np", "32", "-c", "65536", "-fa", "on", "--cache-ram", "0", "--no-webui")
@@ -52,6 +53,7 @@ def all_peers(directory: Path) -> list[Peer]:
     return [
         _vllm(vllm, "vLLM bf16", BF16),
         _vllm(vllm, "vLLM W8A8", w8a8),
+        _vllm(vllm, "vLLM fp32", FP32, dtype="float32"),
         _vllm_engine(vllm, "vLLM bf16", BF16),
         _vllm_engine(vllm, "vLLM W8A8", w8a8),
         _vllm(vllm, "vLLM bf16", BF16, "--max-num-batched-tokens", "256", tuning=("steps of 256",)),
@@ -63,8 +65,16 @@ def all_peers(directory: Path) -> list[Peer]:
     ]
 
 
-def _vllm(environment: Environment, engine: str, weights: Weights, *options: str, tuning: Sequence[str] = ()) -> Peer:
+def _vllm(
+    environment: Environment,
+    engine: str,
+    weights: Weights,
+    *options: str,
+    dtype: str = "bfloat16",
+    tuning: Sequence[str] = (),
+) -> Peer:
     """Its OpenAI server."""
+    all_options = (*_as_options({"dtype": dtype} | VLLM_OPTIONS), *options)
 
     def measure(checkpoints: Path, plan: Plan, log: Path, on_line: OnLine) -> Outcome:
         checkpoint = make_checkpoint(checkpoints, plan.shape, is_w8a8=weights.is_int8)
@@ -72,11 +82,11 @@ def _vllm(environment: Environment, engine: str, weights: Weights, *options: str
         def argv(port: int, served: str) -> Sequence[str | Path]:
             command = (environment.directory / "bin" / "vllm", "serve", checkpoint, "--served-model-name", served)
             where = ("--host", "127.0.0.1", "--port", str(port), "--enable-prompt-tokens-details")
-            return [*command, *_as_options(VLLM_OPTIONS), *options, *where]
+            return [*command, *all_options, *where]
 
         return run_server(Server(argv, _vllm_environment(environment)), plan, log, on_line)
 
-    settings = " ".join(("vllm serve", *_as_options(VLLM_OPTIONS), *options))
+    settings = " ".join(("vllm serve", *all_options))
     workloads = ("W5",) if options else Peer.workload_names
     name = name_of(engine, THROUGH_HTTP, *tuning)
     return Peer(name, weights, environment, measure, _vllm_settings(settings), workloads)
@@ -84,14 +94,15 @@ def _vllm(environment: Environment, engine: str, weights: Weights, *options: str
 
 def _vllm_engine(environment: Environment, engine: str, weights: Weights) -> Peer:
     """The engine of its `LLM`, without the process that this would start for it."""
+    engine_options = {"dtype": "bfloat16"} | VLLM_OPTIONS
 
     def measure(checkpoints: Path, plan: Plan, log: Path, on_line: OnLine) -> Outcome:
         checkpoint = make_checkpoint(checkpoints, plan.shape, is_w8a8=weights.is_int8)
-        arguments = {"checkpoint": str(checkpoint), "options": VLLM_OPTIONS | {"disable_log_stats": True}}
+        arguments = {"checkpoint": str(checkpoint), "options": engine_options | {"disable_log_stats": True}}
         library = Library("tests.bench.speed.vllm_engine:make_target", arguments, environment.python)
         return run_child(library, plan, log, on_line, _vllm_environment(environment) | ONE_PROCESS)
 
-    options = ", ".join(f"{name}={value!r}" for name, value in VLLM_OPTIONS.items())
+    options = ", ".join(f"{name}={value!r}" for name, value in engine_options.items())
     settings = _vllm_settings(f"VLLM_ENABLE_V1_MULTIPROCESSING=0 LLM({options})")
     return Peer(name_of(engine, IN_PROCESS), weights, environment, measure, settings)
 
