@@ -107,7 +107,7 @@ class GenericProducts {
 };
 
 // What `Attention` needs of an instruction set.
-struct GenericAttention {
+struct GenericAttention : WidensPairs<GenericAttention> {
   using Weight = float;
   using Products = GenericProducts;
 
@@ -141,17 +141,6 @@ struct GenericAttention {
   static void scale_scores(float* scores, int64_t num_groups, const float* const* scales) {
     for (int64_t group = 0; group < num_groups; ++group, scores += kGroup)
       for (int64_t lane = 0; lane < kGroup; ++lane) scores[lane] *= scales[group][lane];
-  }
-
-  // The keys of a group of tokens, and whole values, from `Int8Layout` to `Layout`.
-  static void widen_keys(const int8_t* from, int64_t head_dim, uint16_t* to) {
-    for (int64_t i = 0; i < head_dim; i += 2, from += 2 * kGroup, to += kPairStride)
-      widen_pairs(from, from + kGroup, kGroup, to);
-  }
-
-  static void widen_values(const int8_t* from, int64_t num_tokens, int64_t head_dim, uint16_t* to) {
-    for (int64_t token = 0; token < num_tokens; token += 2, from += 2 * head_dim, to += 2 * head_dim)
-      widen_pairs(from, from + head_dim, head_dim, to);
   }
 
   static void rescale(float* sums, int64_t head_dim, float factor) {

@@ -11,6 +11,21 @@
 namespace headrace {
 namespace {
 
+// From `Int8Layout` to `Layout`: the keys of a group of tokens, and whole values, by what an instruction set does with
+// two rows, Set::widen_pairs.
+template <class Set>
+struct WidensPairs {
+  static void widen_keys(const int8_t* from, int64_t head_dim, uint16_t* to) {
+    for (int64_t i = 0; i < head_dim; i += 2, from += 2 * kGroup, to += kPairStride)
+      Set::widen_pairs(from, from + kGroup, kGroup, to);
+  }
+
+  static void widen_values(const int8_t* from, int64_t num_tokens, int64_t head_dim, uint16_t* to) {
+    for (int64_t token = 0; token < num_tokens; token += 2, from += 2 * head_dim, to += 2 * head_dim)
+      Set::widen_pairs(from, from + head_dim, head_dim, to);
+  }
+};
+
 // `Set` widens and scales; see attention_generic.h.
 template <class Set>
 class Int8Cache {

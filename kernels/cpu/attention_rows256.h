@@ -9,7 +9,7 @@ namespace headrace {
 namespace {
 
 // What AVX2 gives `Attention`; see attention_generic.h.
-struct Rows256 {
+struct Rows256 : WidensPairs<Rows256> {
   using Weight = float;
 
   static void raise_max(const float* scores, int64_t num_rows, int64_t num_keys, float scale2, RowStates& rows) {
@@ -52,16 +52,6 @@ struct Rows256 {
         store_float(scores + half * 8, _mm256_mul_ps(load_float(scores + half * 8), load_float(scales[group] + half * 8)));
   }
 
-  static void widen_keys(const int8_t* from, int64_t head_dim, uint16_t* to) {
-    for (int64_t i = 0; i < head_dim; i += 2, from += 2 * kGroup, to += kPairStride)
-      widen_pairs(from, from + kGroup, kGroup, to);
-  }
-
-  static void widen_values(const int8_t* from, int64_t num_tokens, int64_t head_dim, uint16_t* to) {
-    for (int64_t token = 0; token < num_tokens; token += 2, from += 2 * head_dim, to += 2 * head_dim)
-      widen_pairs(from, from + head_dim, head_dim, to);
-  }
-
   static void rescale(float* sums, int64_t head_dim, float factor) {
     const __m256 factors = _mm256_set1_ps(factor);
     for (int64_t i = 0; i < head_dim; i += 8) store_float(sums + i, _mm256_mul_ps(load_float(sums + i), factors));
@@ -71,6 +61,14 @@ struct Rows256 {
     const float total = horizontal_sum(_mm256_add_ps(load_float(totals), load_float(totals + 8)));
     const __m256 inverse = _mm256_set1_ps(1.0f / total);
     for (int64_t i = 0; i < head_dim; i += 8) store_bfloat16(out + i, _mm256_mul_ps(load_float(sums + i), inverse));
+  }
+
+  // Elements of `first` by turns with those of `second`, as bfloat16; the lower half of such a float is zeros.
+  static void widen_pairs(const int8_t* first, const int8_t* second, int64_t n, uint16_t* to) {
+    for (int64_t i = 0; i < n; i += 8, to += 16) {
+      const __m256i low = _mm256_srli_epi32(bits_of(first + i), 16);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_blend_epi16(low, bits_of(second + i), 0xAA));
+    }
   }
 
  private:
@@ -94,14 +92,6 @@ struct Rows256 {
     const __m256i is_seen = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int32_t>(visible.end)), key);
     const __m256 mask = _mm256_castsi256_ps(_mm256_andnot_si256(is_before, is_seen));
     return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), load_float(scores + first), mask);
-  }
-
-  // Elements of `first` by turns with those of `second`, as bfloat16; the lower half of such a float is zeros.
-  static void widen_pairs(const int8_t* first, const int8_t* second, int64_t n, uint16_t* to) {
-    for (int64_t i = 0; i < n; i += 8, to += 16) {
-      const __m256i low = _mm256_srli_epi32(bits_of(first + i), 16);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_blend_epi16(low, bits_of(second + i), 0xAA));
-    }
   }
 
   static __m256i bits_of(const int8_t* x) {

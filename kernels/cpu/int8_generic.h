@@ -1,4 +1,4 @@
-// int8 in plain loops, for the instruction sets without products of bytes. Included by one source file for each.
+// Products of int8 in plain loops, of weights that are int8 or can be unpacked to it.
 #include "int8.h"
 
 namespace headrace {
