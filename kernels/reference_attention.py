@@ -12,9 +12,8 @@ from torch.nn import functional
 
 from kernels import int8_kv
 from kernels.attention import AttentionBatch, head_dim_of
+from kernels.reference import MIN_LINEAR_ROWS
 
-# Of fewer rows BLAS libraries add products in another order: AMD's processors get three, by the number of rows.
-MIN_ROWS = 12
 KV_TILE = 128  # tokens; a multiple of the block size
 MAX_QUERIES = 128  # of a chunk attended to at once; bounds the scores in memory
 MAX_SCORES = 4096  # queries times keys of pieces attended to at once; what they gather stays in the CPU's cache
@@ -69,8 +68,8 @@ def _attend(q: torch.Tensor, kv_layer: torch.Tensor, group: Group) -> torch.Tens
 
     rows = q.flatten(2, 3).flatten(0, 1)  # [num_pieces * num_kv_heads, num_queries * num_shared, head_dim]
     num_rows = rows.shape[1]
-    if num_rows < MIN_ROWS:
-        rows = functional.pad(rows, (0, 0, 0, MIN_ROWS - num_rows))
+    if num_rows < MIN_LINEAR_ROWS:  # of fewer, products are added in another order here too
+        rows = functional.pad(rows, (0, 0, 0, MIN_LINEAR_ROWS - num_rows))
     scores = torch.bmm(k, rows.transpose(1, 2)).transpose(1, 2).contiguous()  # K left, as the weight in `linear`
     by_query = scores[:, :num_rows].view(*q.shape[:4], span)
     by_query.masked_fill_(group.is_masked[:, None, :, None], -torch.inf)

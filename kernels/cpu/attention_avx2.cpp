@@ -1,4 +1,5 @@
-// Attention by products of floats, to which queries are widened once for each task, and keys and values as they are read.
+// Attention by products of floats, to which queries are widened once for each task, and keys and values as they are
+// read.
 #include "attention_rows256.h"
 #include "products256.h"
 #include "row_groups.h"
@@ -31,7 +32,8 @@ class Avx2Products {
 
   void add(const float* weights, const KeyTile& tile) const {
     for (int64_t row = 0; row < num_rows_; row += kMostRows)
-      with_rows(rows_from(row), [&](auto rows) { add_rows<rows>(weights + row * kKeyTile, tile, sums_ + row * head_dim_); });
+      with_rows(rows_from(row),
+                [&](auto rows) { add_rows<rows>(weights + row * kKeyTile, tile, sums_ + row * head_dim_); });
   }
 
   void advance(int64_t /*done*/, int64_t /*all*/) const {}

@@ -49,7 +49,8 @@ struct Rows256 : WidensPairs<Rows256> {
   static void scale_scores(float* scores, int64_t num_groups, const float* const* scales) {
     for (int64_t group = 0; group < num_groups; ++group, scores += kGroup)
       for (int half = 0; half < 2; ++half)
-        store_float(scores + half * 8, _mm256_mul_ps(load_float(scores + half * 8), load_float(scales[group] + half * 8)));
+        store_float(scores + half * 8,
+                    _mm256_mul_ps(load_float(scores + half * 8), load_float(scales[group] + half * 8)));
   }
 
   static void rescale(float* sums, int64_t head_dim, float factor) {

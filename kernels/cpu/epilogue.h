@@ -100,8 +100,8 @@ inline void store_floats(Floats values, int64_t out_kind, uint8_t* out) {
   }
 }
 
-// Writes what a row of x and half a panel give. `sums(i)` are those of kLanes columns from the i-th on; `bias` is of the
-// half panel, or null.
+// Writes what a row of x and half a panel give. `sums(i)` are those of kLanes columns from the i-th on; `bias` is of
+// the half panel, or null.
 template <class Sums>
 inline void finish_half(const Sums& sums, const float* bias, int64_t epilogue, int64_t out_kind, uint8_t* out) {
   const int64_t element = out_kind == kFloat ? sizeof(float) : sizeof(uint16_t);

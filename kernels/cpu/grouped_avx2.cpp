@@ -1,5 +1,6 @@
 // Linear layers over weights quantized in groups, on AVX2. Its instruction multiplies unsigned bytes by signed ones and
-// adds pairs in 16 bits, where the products of quants of up to six bits, unsigned as they are packed, leave room for more.
+// adds pairs in 16 bits, where the products of quants of up to six bits, unsigned as they are packed, leave room for
+// more.
 #include <immintrin.h>
 
 #include "grouped_generic.h"
@@ -8,7 +9,7 @@
 namespace headrace {
 namespace {
 
-constexpr int kStrips = 4;  // of 8 rows of the weight, in a panel
+constexpr int kStrips = 4;      // of 8 rows of the weight, in a panel
 constexpr int kStripQuad = 32;  // bytes of a quad of columns
 
 inline __m256i load_strip(const uint8_t* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }
@@ -47,7 +48,8 @@ struct Strip {
     for (int part = 0; part < F::kParts; ++part) {
       scales[part] = load_halves(halves);
       const int64_t factors = (group % F::kBlockGroups * F::kParts + part) * kPanelRows + i * 8;
-      if constexpr (F::kHasMins) scales[part] = _mm256_mul_ps(scales[part], load_unsigned(head + F::kFactors + factors));
+      if constexpr (F::kHasMins)
+        scales[part] = _mm256_mul_ps(scales[part], load_unsigned(head + F::kFactors + factors));
       if constexpr (F::kIsSuper && !F::kHasMins)
         scales[part] = _mm256_mul_ps(scales[part], load_signed(head + F::kFactors + factors));
     }
@@ -108,7 +110,8 @@ struct Strip {
 
   __m256i multiply_quad(int i, const int8_t* x) const {
     const __m256i four = broadcast_quad(x + i * 4);
-    if constexpr (F::kBits == 8) return _mm256_maddubs_epi16(_mm256_abs_epi8(quads[i]), _mm256_sign_epi8(four, quads[i]));
+    if constexpr (F::kBits == 8)
+      return _mm256_maddubs_epi16(_mm256_abs_epi8(quads[i]), _mm256_sign_epi8(four, quads[i]));
     return _mm256_maddubs_epi16(quads[i], four);
   }
 };
@@ -152,7 +155,8 @@ struct Panel {
           multiply_strips<F, rows>([&](int64_t group, int i) -> const Strip<F>& { return strips[group * kStrips + i]; },
                                    num_groups, x, row, sums);
         else
-          multiply_strips<F, rows>([&](int64_t group, int i) { return packed_strip(group, i); }, num_groups, x, row, sums);
+          multiply_strips<F, rows>([&](int64_t group, int i) { return packed_strip(group, i); }, num_groups, x, row,
+                                   sums);
       });
   }
 

@@ -1,5 +1,5 @@
-// Linear layers and embeddings over weights quantized in groups, on any machine: panels are first unpacked to a byte for
-// each quant.
+// Linear layers and embeddings over weights quantized in groups, on any machine: panels are first unpacked to a byte
+// for each quant.
 #include "grouped_generic.h"
 
 namespace headrace {

@@ -49,7 +49,8 @@ void multiply_half(const float* x, int64_t k, const uint16_t* weight, float* sum
     for (int64_t column = 0; column < k; column += kStepColumns, step += kStep)
       for (int64_t pair = 0; pair < kStepColumns / 2; ++pair) {
         for (int i = 0; i < kTiles; ++i)
-          _mm_prefetch(reinterpret_cast<const char*>(step + kPrefetchedAhead + i * kTile + pair * kPairOfTile), _MM_HINT_T0);
+          _mm_prefetch(reinterpret_cast<const char*>(step + kPrefetchedAhead + i * kTile + pair * kPairOfTile),
+                       _MM_HINT_T0);
         const float* both = x + (column + 2 * pair) * kRows;
         total.add([&](int i) { return load_pairs(step + i / 2 * kTile + pair * kPairOfTile + i % 2 * 16); },
                   [&](int row) { return both + row; }, [&](int row) { return both + kRows + row; });

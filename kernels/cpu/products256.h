@@ -7,7 +7,8 @@
 namespace headrace {
 namespace {
 
-// The sums of kRows rows and 8 * kVectors columns. Of the 16 registers 12 suffice: for six rows and a tile of 16 columns.
+// The sums of kRows rows and 8 * kVectors columns. Of the 16 registers 12 suffice for six rows and
+// a tile of 16 columns.
 template <int kRows, int kVectors>
 struct Sums {
   __m256 total[kRows][kVectors];
