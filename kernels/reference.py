@@ -15,13 +15,13 @@ from kernels import int8_kv, reference_quantized
 from kernels.attention import head_dim_of
 from kernels.quantized import Int4Matrix, Int8Matrix, QuantizedMatrix
 
-# BLAS libraries choose their loops by the number of rows, and so the order in which they add. With the weight as the
-# left matrix and 12 to 48 columns (on Intel's processors already with 2) the choice was the same in every shape, dtype
-# and thread count measured but those below. Tiles of 32 cost as much as one large product or less; with 12 rows a
-# product is about as fast as with fewer.
-MIN_LINEAR_ROWS, MAX_LINEAR_ROWS = 12, 32
-# With few outputs and 24 columns or more, odd numbers of threads also share the sums themselves.
-FEW_OUTPUTS, MAX_LINEAR_ROWS_OF_FEW = 512, 16
+# BLAS libraries choose their loops by the sizes of a product, and by them the order in which they add. In multiples of
+# 16 rows, with the weight as the left matrix, the choice was the same in every shape, dtype and number of threads
+# measured, on AMD's and Intel's processors, but those below; of other numbers it is not, nor of fewer outputs. Tiles of
+# 32 cost as much as one large product or less.
+LINEAR_ROWS, MAX_LINEAR_ROWS = 16, 32
+# With few outputs and more rows, odd numbers of threads also share the sums themselves.
+FEW_OUTPUTS = 512
 
 # PyTorch shares a larger tensor among its CPU threads and cuts it in the middle of a row. The elements left over before
 # a cut are too few for a vector, and SiLU and GELU of one element are computed by another formula than of a vector.
@@ -51,15 +51,21 @@ def linear(
         return reference_quantized.int8_linear(x, weight.rows, weight.scales, bias, out_dtype=out_dtype)
     if isinstance(weight, Int4Matrix):
         return reference_quantized.int4_linear(x, weight.packed, weight.scales, weight.zeros, bias, out_dtype=out_dtype)
-    y = x.new_empty(x.shape[0], weight.shape[0], dtype=out_dtype)
-    max_rows = MAX_LINEAR_ROWS if weight.shape[0] > FEW_OUTPUTS else MAX_LINEAR_ROWS_OF_FEW
+    num_out = weight.shape[0]
+    y = x.new_empty(x.shape[0], num_out, dtype=out_dtype)
+    max_rows = MAX_LINEAR_ROWS if num_out > FEW_OUTPUTS else LINEAR_ROWS
+    weight = weight if num_out >= LINEAR_ROWS else fill_up(weight)
     for start in range(0, x.shape[0], max_rows):
         rows = x[start : start + max_rows]
         num_rows = rows.shape[0]
-        if num_rows < MIN_LINEAR_ROWS:
-            rows = functional.pad(rows, (0, 0, 0, MIN_LINEAR_ROWS - num_rows))
-        y[start : start + num_rows] = torch.mm(weight, rows.T).T[:num_rows]
+        y[start : start + num_rows] = torch.mm(weight, fill_up(rows).T).T[:num_rows, :num_out]
     return y if bias is None else y.add_(bias)
+
+
+def fill_up(matrix: torch.Tensor) -> torch.Tensor:
+    """`matrix` [..., n, dim], with rows of zeros behind its own up to a multiple of `LINEAR_ROWS`."""
+    num_missing = -matrix.shape[-2] % LINEAR_ROWS
+    return functional.pad(matrix, (0, 0, 0, num_missing)) if num_missing else matrix
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

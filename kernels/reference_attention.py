@@ -8,11 +8,10 @@ and in a decode step, and a tile that is masked whole adds exact zeros.
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
 from kernels import int8_kv
 from kernels.attention import AttentionBatch, head_dim_of
-from kernels.reference import MIN_LINEAR_ROWS
+from kernels.reference import fill_up
 
 KV_TILE = 128  # tokens; a multiple of the block size
 MAX_QUERIES = 128  # of a chunk attended to at once; bounds the scores in memory
@@ -68,8 +67,7 @@ def _attend(q: torch.Tensor, kv_layer: torch.Tensor, group: Group) -> torch.Tens
 
     rows = q.flatten(2, 3).flatten(0, 1)  # [num_pieces * num_kv_heads, num_queries * num_shared, head_dim]
     num_rows = rows.shape[1]
-    if num_rows < MIN_LINEAR_ROWS:  # of fewer, products are added in another order here too
-        rows = functional.pad(rows, (0, 0, 0, MIN_LINEAR_ROWS - num_rows))
+    rows = fill_up(rows)  # of other numbers, products are added in another order here too
     scores = torch.bmm(k, rows.transpose(1, 2)).transpose(1, 2).contiguous()  # K left, as the weight in `linear`
     by_query = scores[:, :num_rows].view(*q.shape[:4], span)
     by_query.masked_fill_(group.is_masked[:, None, :, None], -torch.inf)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels import AttentionBatch, make_kv_cache, reference, reference_attention
+from tests.kernels.threads import threads
 
 BLOCK_SIZE = 16
 
@@ -123,6 +124,15 @@ def test_a_query_has_the_same_bits_in_every_batch(
     for runs in batches:
         for run, output in zip(runs, world.attend(*runs), strict=True):
             assert torch.equal(output, whole[run.seq][run.start : run.end]), run
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_a_chunk_of_a_single_head_does_not_depend_on_how_threads_share_it(num_threads: int) -> None:
+    world = World([150], num_heads=1, num_kv_heads=1, head_dim=64)
+    whole = world.attend(Run(0, 0, 150))[0]
+    with threads(num_threads):
+        for num_queries in (1, 12, 17, 27, 33, 49):
+            assert torch.equal(world.attend(Run(0, 70, 70 + num_queries))[0], whole[70 : 70 + num_queries])
 
 
 def test_cache_in_bfloat16_costs_the_rounding_of_the_output_alone() -> None:

@@ -1,13 +1,13 @@
 """The reference operations: right against float64, and a row at a time as good as all at once."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch.nn import functional
 
 from kernels import make_kv_cache, reference
+from tests.kernels.threads import threads
 
 DTYPES = [torch.float32, torch.bfloat16]
 NUM_ROWS = 130
@@ -25,16 +25,6 @@ def noise(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-@contextmanager
-def threads(num_threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def assert_rows_stand_alone(operation: Callable[[slice], torch.Tensor]) -> None:
     whole = operation(slice(0, NUM_ROWS))
     for start, end in CUTS:
@@ -49,7 +39,7 @@ def test_linear_gives_each_row_its_own_bits(num_in: int, num_out: int, dtype: to
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
-@pytest.mark.parametrize(("num_in", "num_out"), [(2048, 128), (8192, 256), (2048, 640)])
+@pytest.mark.parametrize(("num_in", "num_out"), [(64, 2), (64, 6), (2048, 128), (8192, 256), (2048, 640), (64, 576)])
 def test_linear_does_not_depend_on_how_threads_share_it(num_in: int, num_out: int, num_threads: int) -> None:
     x, weight = noise(NUM_ROWS, num_in, dtype=torch.float32), noise(num_out, num_in, dtype=torch.float32, seed=1)
     with threads(num_threads):
