@@ -14,8 +14,9 @@ UNNOTICED_SECONDS = 0.028
 class Plan:
     """Filled by the scheduler. Chunks beside running sequences are as large as the target lets the step be.
 
-    That is `target_itl_ms`, or else `SLOWDOWN` times what the step would take without them, 28 ms at least: many that
-    run are hardly stopped by a chunk that would be long for a few. It is more where over half as many wait to begin.
+    That is `target_itl_ms`, or else about `SLOWDOWN` times what the step would take without them, 28 ms at least: many
+    that run are hardly stopped by a chunk that would be long for a few. It is more where over half as many wait to
+    begin.
     """
 
     budget: int  # tokens that may still be added
@@ -57,7 +58,9 @@ class Plan:
     def most(self, num_before: int, num_missing: int, block_size: int) -> int:
         """How many of the missing tokens behind `num_before` others the step can take.
 
-        Under a target in whole blocks, and one block at least for the first chunk, so that prompts get on.
+        Under a target in whole blocks, and one block at least for the first chunk, so that prompts get on. Only a
+        target that was set is a promise. Else the block that it falls into is whole: where products cost much more than
+        reading, a chunk is but one or two, and the next smaller one would compute as much beside it as in it.
         """
         num_new = min(num_missing, self.budget)
         if self._target_seconds is None or num_new <= 0:
@@ -65,6 +68,8 @@ class Plan:
         in_time = self.step_time.most_rows(self._target_seconds, self._num_rows, self._num_pairs, num_before)
         if in_time >= num_new:
             return num_new
+        if in_time and self.target_itl_ms is None:
+            in_time += block_size - 1
         whole = (num_before + in_time) // block_size * block_size - num_before
         return min(num_new, max(whole, 0 if self._has_chunk else block_size - num_before % block_size))
 
