@@ -56,8 +56,8 @@ class Settings(BaseSettings):
     target_itl_ms: float | None = Field(
         None,
         gt=0,
-        description="Longest time between two tokens of a running job; prompts are cut to keep it. Unset: 28, or "
-        "three times what it is without prompts.",
+        description="Longest time between two tokens of a running job; prompts are cut to keep it. Unset: about "
+        "28, or three times what it is without prompts.",
     )
     engine_policy: str | None = Field(
         None,
