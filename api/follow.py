@@ -19,7 +19,7 @@ from db.job_queries import JobRow
 from db.models import ENDED, Job
 from db.outputs import tokens_of
 from db.stream import Token
-from db.stream_reads import StreamRead
+from db.stream_reads import StreamRead, read_news
 from db.tokens import Success
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,9 @@ async def follow(
         if not wants_rows and not has_started(row.job):
             await watch.wait()  # there is nothing to read before the subscription stands, which wakes
         while True:
-            grown = await _read(services, row.job.id, index)
+            news = watch.take_news()
+            told = None if news is None else read_news(news, index)
+            grown = told or await _read(services, row.job.id, index)
             if not wants_rows and grown is not None and (success := _success_of(grown, index)) is not None:
                 if grown.tokens:
                     yield Tokens(index, grown.tokens)

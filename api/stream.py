@@ -1,6 +1,7 @@
 """Who is told when a job's stream grows: one subscription connection per process, fanned out to every reader.
 
-The hub carries no tokens. It wakes readers, and they read the range they miss, so a wake lost or doubled is harmless.
+It wakes readers, and they read the range they miss, so a wake lost or doubled is harmless. A reader who is awake for
+each piece of news has the tokens with it, and reads nothing.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from db.models import Status
-from db.stream import channel_of
+from db.stream import News, channel_of
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +40,21 @@ class Watch:
         self.wants_rows = wants_rows
         self.is_row_due = False  # the reader should look at the row; it clears this before it looks
         self._woken = asyncio.Event()
+        self._news: News | None = None  # None: there was none since the last wait, or more than one piece
 
     def is_news(self, status: str) -> bool:
         """Whether the reader has to be told that this is the row's status now."""
         return status != self.status and (self.wants_rows or status != Status.RUNNING)
 
-    def wake(self, *, is_row_due: bool = False) -> None:
+    def wake(self, news: News | None = None, *, is_row_due: bool = False) -> None:
         self.is_row_due = self.is_row_due or is_row_due
+        self._news = None if self._woken.is_set() else news
         self._woken.set()
+
+    def take_news(self) -> News | None:
+        """What woke the reader, once; None when that was not told, or more than that happened: the stream tells."""
+        news, self._news = self._news, None
+        return news
 
     @property
     def is_woken(self) -> bool:
@@ -75,11 +83,14 @@ class _Channel:
         for watch in self.watches:
             watch.wake(is_row_due=is_end)
 
-    def wake_for_tokens(self, num_tokens: int) -> None:
-        """The stream has so many by now; with none it was but opened."""
+    def tell(self, news: News) -> None:
+        """Wake those whom it concerns; a stream without tokens was but opened."""
+        if news.is_end:
+            self.wake(is_end=True)
+            return
         for watch in self.watches:
-            if not watch.only_end and (num_tokens or watch.wants_rows):
-                watch.wake()
+            if not watch.only_end and (news.num_tokens or watch.wants_rows):
+                watch.wake(news)
 
 
 class StreamHub:
@@ -179,10 +190,7 @@ class StreamHub:
                 self._check_soon(channel)
             elif message["type"] == "message":
                 channel.heard_at = time.monotonic()
-                if message["data"] == b"end":
-                    channel.wake(is_end=True)
-                else:
-                    channel.wake_for_tokens(int(message["data"]))
+                channel.tell(News.of(message["data"]))
 
     def _check_soon(self, channel: _Channel) -> None:
         """What its readers do not know yet may have happened without a message that they could hear."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from uuid import UUID
 
 import redis
@@ -69,6 +69,23 @@ class Appended:
 
     status: Literal["ok", "stale", "behind", "missing"]
     num_tokens: int
+
+
+@dataclass(frozen=True)
+class News:
+    """What a stream's channel says of it: that it ended, or how far it is, with the tokens that brought it there."""
+
+    num_tokens: int
+    payload: bytes = b""  # of the entry that is new; an opening has none
+    is_end: bool = False
+
+    @classmethod
+    def of(cls, message: bytes) -> Self:
+        """What was published."""
+        if message == b"end":
+            return cls(0, is_end=True)
+        num_tokens, _, payload = message.partition(b" ")
+        return cls(int(num_tokens), payload)
 
 
 @dataclass(frozen=True)

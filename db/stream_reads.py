@@ -7,7 +7,7 @@ from uuid import UUID
 
 import redis.asyncio
 
-from db.stream import key_of, tokens_in
+from db.stream import News, key_of, tokens_in
 from db.tokens import Success, Token
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
@@ -23,6 +23,17 @@ class StreamRead:
     is_ended: bool
     exists: bool
     success: Success | None = None  # of an end that tells it; other ends are told by the row
+
+
+def read_news(news: News, first_index: int) -> StreamRead | None:
+    """The stream from `first_index` on, as far as news tell it; None where they do not follow on what came before."""
+    if not news.payload or news.num_tokens <= first_index:
+        return None
+    tokens = tokens_in([news.payload])
+    num_known = first_index - (news.num_tokens - len(tokens))
+    if num_known < 0:
+        return None
+    return StreamRead(tokens[num_known:], news.num_tokens, is_ended=False, exists=True)
 
 
 async def read(client: redis.asyncio.Redis, job_id: UUID, first_index: int, *, limit: int | None = None) -> StreamRead:

@@ -32,7 +32,9 @@ local function write(by_attempt, by_worker, num_tokens, kind, payload)
   if kind ~= 'tokens' or n == 0 or math.floor(n / 1000) < math.floor(num_tokens / 1000) then
     redis.call('EXPIRE', key, ttl)
   end
-  redis.call('PUBLISH', key, kind == 'end' and 'end' or num_tokens) -- so that who waits for the end alone can tell
+  -- Who waits for the end alone can tell, and who has all before these tokens need not ask for them.
+  local news = kind == 'tokens' and num_tokens .. ' ' .. payload or num_tokens
+  redis.call('PUBLISH', key, kind == 'end' and 'end' or news)
 end
 
 if what == 'open' then

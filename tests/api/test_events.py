@@ -41,6 +41,26 @@ async def test_a_live_reader_gets_each_event_as_it_happens(client, worker, submi
         assert [event async for event in stream] == [], "the stream closes after the end"
 
 
+async def test_a_live_reader_that_keeps_up_has_its_tokens_with_the_news(client, worker, submit, redis_client) -> None:
+    def num_reads() -> int:
+        calls: int = redis_client.info("commandstats")["cmdstat_xrange"]["calls"]
+        return calls
+
+    job, texts = await submit(), [f" {number}" for number in range(20)]
+    worker.start(job["id"])
+    async with client.stream("GET", f"/v1/jobs/{job['id']}/events") as response:
+        stream = events(response)
+        while (await anext(stream)).name != "job.started":
+            pass
+        before, told = num_reads(), []
+        for text in texts:
+            worker.say(job["id"], text)
+            told.append((await anext(stream)).data["text"])
+        assert told == texts
+        assert num_reads() - before < len(texts) / 2, "each token was read"
+        worker.end(job["id"])
+
+
 async def test_every_cursor_resumes_without_gap_or_repeat_from_redis_and_from_postgres(client, worker, submit) -> None:
     job = await submit()
     worker.start(job["id"])

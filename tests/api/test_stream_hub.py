@@ -65,3 +65,26 @@ async def test_a_stream_that_was_but_opened_wakes_only_who_wants_the_row(
         stream.append_many(redis_client, [Append(job_id, 1, worker_id, 0, [Token(1, "a")])])
         await asyncio.gather(full.wait(), brief.wait())
     await hub.stop()
+
+
+async def test_only_who_is_awake_for_each_piece_of_news_has_it_told(
+    async_redis: redis.asyncio.Redis, redis_client: redis.Redis
+) -> None:
+    async def statuses(job_ids: list[UUID]) -> dict[UUID, str]:
+        return dict.fromkeys(job_ids, "running")
+
+    hub, job_id, worker_id = StreamHub(async_redis, statuses), new_id(), UUID(int=1)
+    hub.start()
+    stream.open(redis_client, job_id, 1, worker_id)
+    with hub.watch(job_id, "running") as awake, hub.watch(job_id, "running") as asleep:
+        await asyncio.gather(awake.wait(), asleep.wait())  # the subscription stands
+        assert awake.take_news() is None
+        for index in range(2):
+            stream.append_many(redis_client, [Append(job_id, 1, worker_id, index, [Token(index, "a")])])
+            await awake.wait()
+            news = awake.take_news()
+            assert news is not None and news.num_tokens == index + 1
+            assert awake.take_news() is None, "it is told once"
+        await asleep.wait()
+        assert asleep.take_news() is None, "the first piece was not taken when the second came"
+    await hub.stop()

@@ -210,7 +210,27 @@ async def test_every_append_and_the_end_are_announced(
         append(redis_client, job_id, 0, 2)
         stream.end(redis_client, job_id, 2)
         news = [await subscription.get_message(ignore_subscribe_messages=True, timeout=5) for _ in range(3)]
-    assert [message["data"] for message in news] == [b"0", b"2", b"end"]
+    opened, grown, ended = (stream.News.of(message["data"]) for message in news)
+    assert (opened, ended) == (stream.News(0), stream.News(0, is_end=True))
+    assert (grown.num_tokens, stream.tokens_in([grown.payload])) == (2, tokens(2))
+
+
+async def test_news_tell_who_has_all_before_them_what_a_read_would(
+    redis_client: redis.Redis, async_redis: redis.asyncio.Redis, job_id: UUID
+) -> None:
+    stream.open(redis_client, job_id, 1, ME)
+    append(redis_client, job_id, 0, 2)
+    async with async_redis.pubsub() as subscription:
+        await subscription.subscribe(stream.channel_of(job_id))
+        await subscription.get_message(timeout=5)
+        append(redis_client, job_id, 2, 3)
+        message = await subscription.get_message(ignore_subscribe_messages=True, timeout=5)
+    news = stream.News.of(message["data"])
+    for index in (2, 3, 4):
+        assert stream_reads.read_news(news, index) == await stream_reads.read(async_redis, job_id, index)
+    for index in (0, 1, 5, 6):
+        assert stream_reads.read_news(news, index) is None
+    assert stream_reads.read_news(stream.News(2), 0) is None, "an opening brings no tokens"
 
 
 @hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
