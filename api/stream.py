@@ -83,8 +83,13 @@ class _Channel:
         for watch in self.watches:
             watch.wake(is_row_due=is_end)
 
-    def tell(self, news: News) -> None:
-        """Wake those whom it concerns; a stream without tokens was but opened."""
+    def tell(self, message: bytes) -> None:
+        """Wake those whom it concerns; a stream without tokens was but opened. What says nothing wakes all."""
+        try:
+            news = News.of(message)
+        except ValueError:
+            self.wake()
+            return
         if news.is_end:
             self.wake(is_end=True)
             return
@@ -190,7 +195,7 @@ class StreamHub:
                 self._check_soon(channel)
             elif message["type"] == "message":
                 channel.heard_at = time.monotonic()
-                channel.tell(News.of(message["data"]))
+                channel.tell(message["data"])
 
     def _check_soon(self, channel: _Channel) -> None:
         """What its readers do not know yet may have happened without a message that they could hear."""

@@ -67,6 +67,26 @@ async def test_a_stream_that_was_but_opened_wakes_only_who_wants_the_row(
     await hub.stop()
 
 
+async def test_a_message_that_says_nothing_wakes_and_the_hub_goes_on(
+    async_redis: redis.asyncio.Redis, redis_client: redis.Redis
+) -> None:
+    async def statuses(job_ids: list[UUID]) -> dict[UUID, str]:
+        return dict.fromkeys(job_ids, "running")
+
+    hub, job_id, worker_id = StreamHub(async_redis, statuses), new_id(), UUID(int=1)
+    hub.start()
+    with hub.watch(job_id, "running") as watch:
+        await watch.wait()  # the subscription stands
+        for nonsense in ("", "nonsense", "1.5 []"):
+            redis_client.publish(stream.channel_of(job_id), nonsense)
+            await watch.wait()
+            assert watch.take_news() is None
+        stream.open(redis_client, job_id, 1, worker_id)
+        stream.append_many(redis_client, [Append(job_id, 1, worker_id, 0, [Token(1, "a")])])
+        await watch.wait()
+    await hub.stop()
+
+
 async def test_only_who_is_awake_for_each_piece_of_news_has_it_told(
     async_redis: redis.asyncio.Redis, redis_client: redis.Redis
 ) -> None:
