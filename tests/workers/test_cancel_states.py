@@ -130,7 +130,7 @@ def test_a_job_cancelled_while_its_worker_loads_the_model_never_runs(world: Worl
     world.loading.close()
     with world.workers.worker() as worker:
         world.loading.wait()
-        assert world.status(worker) == "loading"
+        wait_until(lambda: world.status(worker) == "loading", "the worker to say that it loads, from another thread")
         [cancelled] = world.submit(SHORT)
         answer = world.service.cancel(cancelled)
         assert (answer["status"], answer["attempt"]) == ("cancelled", 0)
