@@ -145,4 +145,5 @@ def test_a_job_whose_limit_passes_after_its_worker_died_keeps_what_it_delivered(
         world.jobs.wait_streamed([late], 5)
         worker.kill()
     num_delivered = world.jobs.num_streamed(late)
-    assert world.assert_expired(late, limit, attempt=1) == num_delivered
+    kept = world.assert_expired(late, limit, attempt=1)
+    assert kept >= num_delivered, "the journal may know of more than the stream"
